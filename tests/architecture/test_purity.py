@@ -111,7 +111,7 @@ def test_only_config_reads_the_environment():
     assert not readers, f"settings come from springtide/config.py: {readers}"
 
 
-def test_nothing_is_unpickled():
+def test_only_allowed_modules_unpickle():
     found = [
         sources.short(path)
         for path in sources.python("springtide")

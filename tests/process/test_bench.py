@@ -57,7 +57,7 @@ def test_benchmark_prints_its_goals_last():
 
 
 @pytest.mark.process
-def test_an_unknown_name_is_a_user_error_with_a_hint():
+def test_unknown_benchmark_is_a_user_error_with_a_hint():
     command = [*BENCH, "stroe"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2

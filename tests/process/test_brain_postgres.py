@@ -53,7 +53,7 @@ def url(server, request):
     return server.get_uri(database=name)
 
 
-def test_the_database_is_created_once_and_records_are_read_back(url):
+def test_database_is_created_once_and_records_are_read_back(url):
     ready = threading.Barrier(2)
 
     def open_it():
@@ -89,7 +89,7 @@ def test_any_past_job_survives_postgresql(url):
         check()
 
 
-def test_processes_write_at_once(url):
+def test_several_processes_write_to_postgresql_at_once(url):
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, url, name], cwd=sources.ROOT, stderr=subprocess.PIPE)
         for name in ("one", "two")

@@ -43,7 +43,7 @@ def test_killed_trainer_loses_no_save(tmp_path: pathlib.Path) -> None:
     assert found and torch.equal(found.state["x"], torch.full((500_000,), 2))
 
 
-def test_a_killed_saver_is_replaced_and_the_save_persists(tmp_path: pathlib.Path) -> None:
+def test_killed_saver_is_replaced_and_the_save_persists(tmp_path: pathlib.Path) -> None:
     url, memory = tmp_path / "saves", tmp_path / "memory"
     with Checkpointer(url, memory=memory) as checkpointer:
         checkpointer.save(1, {}).wait()

@@ -35,7 +35,7 @@ torch.save(model(ids[:100]).detach(), "predicted.pt")
 
 
 @pytest.mark.soak
-def test_an_exported_model_predicts_the_same_in_plain_pytorch(tmp_path):
+def test_exported_model_predicts_the_same_in_plain_pytorch(tmp_path):
     running.script(tmp_path, TRAIN)
     with running.springtide("run", "train.py", "--servers", "2", folder=tmp_path) as job:
         code, _ = job.finish()

@@ -129,7 +129,7 @@ def test_fed_bsp_group_counts_exactly(tmp_path):
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("policy", ["skip", "fail"])
-def test_poison_is_reported_with_its_index(tmp_path, policy):
+def test_poison_sample_is_reported_with_its_index(tmp_path, policy):
     ids = counting.draw(np.random.default_rng(7), 300 * BATCH)
     text = counting.SCRIPT.replace("        trap = ", "        assert index != 4711, 'poison'\n        trap = ")
     script, rules = counting.write(tmp_path, ids, text), FeedRules(workers=1, poison=policy)

@@ -105,7 +105,7 @@ def test_unguarded_job_is_killed_for_its_memory_and_recovers(tmp_path, limited):
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("sync", "workers"), [("async", 2), ("bsp", 1)])  # gradients of a group are means: one counts
-def test_a_server_on_a_slow_machine_is_replaced(tmp_path, limited, sync, workers):
+def test_server_on_a_slow_machine_is_replaced(tmp_path, limited, sync, workers):
     spec = JobSpec(
         name="slow",
         servers=2,

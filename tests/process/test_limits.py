@@ -180,7 +180,7 @@ def test_each_role_of_a_job_is_held_to_its_limits(tmp_path, limited):
     assert not any(folder.parent.exists() for folder in folders)
 
 
-def test_control_groups_of_a_killed_agent_are_removed_by_the_next_one(tmp_path, limited):
+def test_control_groups_of_a_killed_agent_are_removed_by_the_next(tmp_path, limited):
     running.script(tmp_path, LIMITED)
     with running.springtide("run", "train.py", folder=tmp_path) as job:
         job.wait_for("limits")

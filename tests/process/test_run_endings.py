@@ -22,7 +22,7 @@ def joined(job, names):
     return job.roles()
 
 
-def test_ctrl_c_drains(tmp_path):
+def test_ctrl_c_drains_the_job(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
         job.wait_for("training")
@@ -77,7 +77,7 @@ def test_killed_server_without_checkpoints_ends_the_job_and_is_named(tmp_path):
     assert time.monotonic() - began < running.PATIENCE_S
 
 
-def test_a_killed_worker_is_relaunched_under_its_next_incarnation(tmp_path):
+def test_killed_worker_is_relaunched_under_its_next_incarnation(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
         job.wait_for("training")

@@ -37,7 +37,7 @@ def test_tcp_and_shared_memory_give_the_same_rows(servers, seed):
         del clients, both, part, parts, client
 
 
-def test_bsp_sums_in_rank_order_bit_for_bit(rng):
+def test_bsp_servers_sum_in_rank_order_bit_for_bit(rng):
     ranks = 4
     with serving(servers=2, workers=ranks) as served:
         clients = [served.client(rank=rank, shared_memory=rank % 2 == 0) for rank in range(ranks)]

@@ -92,12 +92,12 @@ def test_message_too_large_to_send_is_refused_by_the_sender():
         frames.pack(ShareRequest("key", bytes(frames.MAX_BYTES)))
 
 
-def test_a_value_of_the_wrong_type_is_refused():
+def test_value_of_the_wrong_type_is_refused():
     body = msgspec.msgpack.encode([1, {"type": "Heartbeat", "progress": "many"}])
     with pytest.raises(frames.BadFrame, match="Expected `array`, got `str`"):
         frames.unpack(body, calls)
 
 
-def test_a_number_over_64_bits_is_refused_by_the_sender():
+def test_number_over_64_bits_is_refused_by_the_sender():
     with pytest.raises(errors.BadInput, match="does not fit into 64 bits"):
         frames.pack(messages.RequestFrame(1, messages.LeaseRequest(DatasetCard(samples=1, batch_size=1, seed=2**70))))

@@ -4,12 +4,12 @@ from springtide import config, errors
 from springtide.domain.core.roles import RoleKind
 
 
-def test_code_wins_over_the_environment_and_the_environment_over_defaults():
+def test_code_overrides_the_environment_and_the_environment_defaults():
     settings = config.load({"seed": 3}, environ={"SPRINGTIDE_SEED": "2", "SPRINGTIDE_SLOTS": "64"})
     assert (settings.seed, settings.slots, settings.sync) == (3, 64, "async")
 
 
-def test_a_misspelt_setting_gets_a_hint():
+def test_misspelt_setting_gets_a_hint():
     with pytest.raises(errors.UnknownName, match="Did you mean 'seed'"):
         config.load({"sead": 3}, environ={})
 
@@ -27,18 +27,18 @@ def test_a_misspelt_setting_gets_a_hint():
         ({"SPRINGTIDE_REPORT_EVERY_S": "0"}, "more than 0"),
     ],
 )
-def test_a_bad_value_is_named_with_what_was_wanted(environ, words):
+def test_invalid_value_is_named_with_the_expected_one(environ, words):
     with pytest.raises(errors.BadInput, match=words):
         config.load(environ=environ)
 
 
-def test_a_value_of_another_type_in_code_is_refused():
+def test_value_of_another_type_in_code_is_refused():
     with pytest.raises(errors.BadInput, match="expected int"):
         config.load({"slots": "64"}, environ={})
     assert config.load({"report_every_s": 2}, environ={}).report_every_s == 2.0
 
 
-def test_processes_that_are_started_keep_what_the_user_has_set(monkeypatch):
+def test_started_processes_keep_the_users_environment_settings(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.delenv("MIMALLOC_PURGE_DELAY", raising=False)
     found = config.child_environment({"member": "worker-0"}, {"OMP_NUM_THREADS": "1"})
@@ -48,7 +48,7 @@ def test_processes_that_are_started_keep_what_the_user_has_set(monkeypatch):
     assert config.child_environment({}, {})["MIMALLOC_PURGE_DELAY"] == "10"
 
 
-def test_a_process_knows_its_rank_by_its_name_and_refuses_that_of_another_role():
+def test_process_reads_its_rank_from_its_name_and_refuses_another_roles():
     assert config.own_rank(config.Settings(member="data-worker-12"), RoleKind.DATA_WORKER) == 12
     for name in ("worker-1", "data-worker", "data-worker-x", ""):
         with pytest.raises(errors.BadInput, match=f"SPRINGTIDE_MEMBER='{name}': expected data-worker-RANK"):

@@ -74,7 +74,7 @@ def test_strategy_none_sends_no_batch_or_message():
     assert [one.offer(key, 0.0) for key in range(5)] == [[]] * 5
 
 
-def test_strategy_basic_sends_evenly_whatever_peers_report():
+def test_strategy_basic_sends_evenly_for_any_peer_reports():
     one = shuffle("basic")
     for peer in "abc":
         one.on_ready(peer, False, 0.0)

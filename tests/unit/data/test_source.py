@@ -36,7 +36,7 @@ class Endless(data.IterableDataset):
         return iter(range(5))
 
 
-def test_tensors_are_gathered_at_once():
+def test_tensor_dataset_is_gathered_in_one_call():
     x, y = source.open_source(data.TensorDataset(X, Y)).fetch(SOME)
     assert torch.equal(x, X[[3, 1, 7]])
     assert torch.equal(y, Y[[3, 1, 7]])

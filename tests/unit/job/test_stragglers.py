@@ -118,7 +118,7 @@ def holding(rank, offset, end, shard=0, first=0, batch=10):
     return LeaseLoad(rank=rank, shard=shard, first=first, offset=offset, end=end, batch=batch)
 
 
-def test_slow_holder_keeps_what_it_can_do_in_the_common_time():
+def test_slow_holder_keeps_a_lease_it_finishes_with_the_others():
     cuts = stragglers.level_leases([holding(0, 0, 1000)], {0: 10.0, 1: 90.0}, [0, 1])
     assert [(cut.rank, cut.wish) for cut in cuts] == [(0, ShrinkRequest(0, 0, 100))]
     assert (

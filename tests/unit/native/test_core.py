@@ -11,7 +11,7 @@ TESTS = sorted(path.stem for path in (ROOT / "cpp").rglob("*_test.cpp"))
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", TESTS)
-def test_native(name):
+def test_native_unit_test_passes(name):
     program = ROOT / "build" / "native" / name
     assert program.exists(), f"{program.name} is not built: run `make native-tests`, or `make test` which does"
     done = subprocess.run([program], capture_output=True, text=True)

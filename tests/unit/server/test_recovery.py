@@ -79,7 +79,7 @@ def test_resumed_run_may_restore_its_predecessor_up_to_the_resume_point(saved):
     assert "the checkpoint is of run run1, from which this job continued at checkpoint 1" in source.unusable[0]
 
 
-def test_without_the_folder_storage_is_read(saved, tmp_path):
+def test_restore_reads_storage_when_the_folder_is_missing(saved, tmp_path):
     folder, held = saved
     shutil.move(folder, tmp_path / "storage")
     store = empty()

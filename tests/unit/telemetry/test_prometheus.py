@@ -161,7 +161,7 @@ def test_failing_metrics_return_an_error_and_keep_the_server_running():
     assert ask_server(ask, broken) == (500, b"ValueError: no figures\n")
 
 
-def test_a_silent_client_is_disconnected(monkeypatch):
+def test_silent_client_is_disconnected(monkeypatch):
     monkeypatch.setattr(prometheus, "PATIENCE_S", 0.05)
 
     async def run():

@@ -52,7 +52,7 @@ def test_undefined_name_after_an_empty_loop_is_explained(tmp_path):
     assert error_summary.first_line(error, script, unneeded=True) == "ValueError: mine (train.py:1)"
 
 
-def test_a_syntax_error_names_its_own_line(tmp_path):
+def test_syntax_error_names_its_own_line(tmp_path):
     error, script = caught(tmp_path, "import ast\nast.parse('x = (', filename='other.py')\n")
     assert error_summary.first_line(error, script) == "SyntaxError: '(' was never closed (other.py:1)"
     error, script = caught(tmp_path, "raise SyntaxError('no line of it')\n")

@@ -276,7 +276,7 @@ def test_one_of_two_optimizers_may_skip_batches():
     assert_same(results)
 
 
-def test_a_closure_is_evaluated_once():
+def test_step_evaluates_its_closure_once():
     model, dataset = clicks.make(samples=20)
     model, optimizer, batches = st.join().prepare(model, sgd(model), dataset, batch_size=20)
     called = []

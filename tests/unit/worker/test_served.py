@@ -126,7 +126,7 @@ def test_optimizer_unknown_to_servers_needs_bsp(served_job):
     torch.testing.assert_close(state["mlp.0.weight"], plain_state["mlp.0.weight"], atol=2e-6, rtol=1e-5)
 
 
-def test_a_double_precision_model_is_refused_in_async_mode(served_job):
+def test_double_precision_model_is_refused_in_async_mode(served_job):
     model, dataset = clicks.make()
     model.mlp.double()
     with pytest.raises(errors.BadInput, match=r"'mlp.0.weight' is torch.float64"):
@@ -152,7 +152,7 @@ def test_adding_a_parameter_group_is_refused_when_servers_hold_dense_parameters(
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo's own look at outputs
-def test_a_compiled_model_trains(served_job):
+def test_compiled_model_trains(served_job):
     model, dataset = clicks.make()
     model, optimizer, batches = served_job().prepare(
         model, OPTIMIZERS["sgd"](model), dataset, batch_size=20, shuffle=False, max_staleness=0

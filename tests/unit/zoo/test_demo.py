@@ -27,7 +27,7 @@ def test_counting_table_detects_lost_and_repeated_samples():
     assert demo.compare(model.seen.weight, train) == demo.Count(counted=0, lost=1_800, repeated=0)
 
 
-def test_the_demo_model_fits_the_demo_log():
+def test_demo_model_fits_the_demo_log():
     train, test = demo.log(2_000)
     assert (len(train), len(test)) == (1_800, 200)
     x, y = train.batch(np.arange(demo.BATCH))

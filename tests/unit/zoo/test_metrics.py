@@ -48,7 +48,7 @@ def test_ties_count_half(pairs):
 
 
 @given(logits)
-def test_the_streamed_auc_is_within_the_bound_it_states(pairs):
+def test_streamed_auc_is_within_its_stated_bound(pairs):
     labels, scores = columns(pairs)
     streamed = StreamingAUC()
     streamed.update(labels, scores)
@@ -79,7 +79,7 @@ def test_merging_in_any_order_equals_one_stream(parts, random):
     assert merged_loss.normalised_entropy() == pytest.approx(whole_loss.normalised_entropy(), nan_ok=True)
 
 
-def test_the_bound_is_small_for_scores_of_a_real_model():
+def test_auc_bound_is_small_for_scores_of_a_real_model():
     random = np.random.default_rng(0)
     scores = random.normal(-1, 1.5, 200_000)
     labels = random.random(200_000) < 1 / (1 + np.exp(-scores))

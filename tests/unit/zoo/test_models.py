@@ -126,7 +126,7 @@ def test_padding_does_not_change_the_din_output():
     torch.testing.assert_close(model(x), model(wider))
 
 
-def test_the_factorization_machine_is_the_sum_of_all_pairs():
+def test_factorization_machine_is_the_sum_of_all_pairs():
     vectors = torch.randn(3, 5, 4)
     pairs = sum((vectors[:, i] * vectors[:, j]).sum(1) for i in range(5) for j in range(i))
     torch.testing.assert_close(pairwise_dots(vectors), pairs)

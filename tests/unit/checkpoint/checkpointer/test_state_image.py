@@ -64,7 +64,7 @@ def test_views_strides_and_odd_sizes_are_copied_exactly(tmp_path: pathlib.Path) 
 
 
 @given(some.lists(some.lists(some.integers(0, 2), max_size=9), max_size=20), some.text(max_size=300))
-def test_an_index_of_any_length_ends_before_the_tensors_begin(shapes: list[list[int]], word: str) -> None:
+def test_index_of_any_length_ends_before_the_tensors(shapes: list[list[int]], word: str) -> None:
     state = {"word": word, "tensors": [torch.zeros(shape, dtype=torch.float8_e4m3fnuz) for shape in shapes]}
     plan = state_image.plan_image(state, step=2**60, sequence=2**60)
 

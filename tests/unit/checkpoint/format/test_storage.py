@@ -131,7 +131,7 @@ def test_silent_store_times_out_and_an_answer_resets_it():
     assert not answers.trouble()
 
 
-def test_every_chunk_is_an_answer(tmp_path, monkeypatch):
+def test_every_received_chunk_resets_the_store_timeout(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "CHUNK", 10)
     (tmp_path / "file").write_bytes(b"x" * 35)
     answers = []

@@ -52,7 +52,7 @@ def kept_by(pid, run="run1"):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_first_run_claims_a_place_and_the_second_is_told_by_whom(tmp_path, scheme):
+def test_second_run_is_refused_and_told_which_run_holds_the_claim(tmp_path, scheme):
     place, first = place_at(tmp_path, scheme), claim("run1")
     assert claims.take(place, first) == claims.take(place, first) == "claim-000001.json"
     with pytest.raises(errors.BadInput, match=r"belongs to run run1 of job 'counts' \(on elsewhere.* --checkpoint-url"):
@@ -189,7 +189,7 @@ def claimed(folder, run):
     return claims.take(FolderStore(folder), RunClaim(run=run, job="job"))
 
 
-def test_a_server_that_finds_its_runs_claim_shares_the_folder(tmp_path):
+def test_server_that_finds_its_runs_claim_shares_the_folder(tmp_path):
     claim = claimed(tmp_path / "job", "run1")
     assert claims.find_disk(str(tmp_path / "job"), "run1", claim) == claims.CheckpointDisk(tmp_path / "job")
     assert claims.find_disk(str(tmp_path / "nowhere"), "run1", "") == claims.CheckpointDisk(tmp_path / "nowhere"), (
@@ -198,7 +198,7 @@ def test_a_server_that_finds_its_runs_claim_shares_the_folder(tmp_path):
 
 
 @pytest.mark.parametrize("other", ["gone", "of another"])
-def test_a_server_without_the_claim_uses_a_private_folder_on_a_named_machine(tmp_path, other):
+def test_server_without_the_claim_uses_a_private_folder_on_a_named_machine(tmp_path, other):
     claim, elsewhere = claimed(tmp_path / "job", "run1"), tmp_path / "elsewhere"
     if other == "of another":
         assert claimed(elsewhere, "run2") == claim, "another run's claim has the same name"

@@ -153,7 +153,7 @@ def test_only_files_not_sent_before_are_uploaded(tmp_path):
 
 
 @pytest.mark.parametrize("there", [b"0009", b"000", b""])
-def test_different_uploaded_file_is_overwritten_whatever_its_size(tmp_path, there):
+def test_different_uploaded_file_of_any_size_is_overwritten(tmp_path, there):
     folder, url = fill(tmp_path / "disk"), f"file://{tmp_path}/copy"
     (tmp_path / "copy").mkdir()
     copy = tmp_path / "copy" / "server-0.0-000001.run1.seg"

@@ -258,7 +258,7 @@ def test_job_with_failed_checkpoints_says_so_at_its_end():
     assert "saved   checkpoint 7, from which --resume continues" in render.outcome_text(failed, {}).splitlines()
 
 
-def test_job_that_trained_nothing_says_what_its_script_lacks():
+def test_untrained_job_names_the_call_its_script_lacks():
     done = JobStatus(name="train", phase=JobPhase.FINISHED, why="", elapsed_s=1.0)
     assert "nothing was trained: the script never looped" in render.outcome_text(done, {})
     assert "nothing" not in render.outcome_text(

@@ -108,7 +108,7 @@ def test_adam_steps_end_with_the_same_parameters_and_buffers(crosses):
 
 
 @pytest.mark.parametrize("kind", [programs.Branches, programs.Counting, programs.Arrays, programs.OneHot])
-def test_start_of_forward_moves_whatever_its_middle_contains(kind):
+def test_start_of_forward_moves_for_any_middle(kind):
     torch.manual_seed(5)
     model = kind().train()
     divided = splitting(model, CALLS)

@@ -11,6 +11,6 @@ def test_step_sums_add_up_and_give_rates():
     assert (total + total).steps == 4
 
 
-def test_no_steps_have_no_rate():
+def test_rate_without_steps_is_zero():
     assert profile.summed([]) == profile.TimingSum()
     assert profile.TimingSum().samples_per_s == 0.0

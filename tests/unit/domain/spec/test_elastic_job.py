@@ -40,7 +40,7 @@ def test_silence_shorter_than_two_heartbeats_is_refused():
     PatienceWish(silence_s=2.0, heartbeat_s=1.0)
 
 
-def test_only_workers_may_have_gpus_and_at_most_one_each():
+def test_only_workers_may_have_a_gpu_and_at_most_one_each():
     with pytest.raises(errors.BadInput, match="servers keep rows in CPU memory and use no GPU; give workers"):
         ElasticJob(script="a.py", servers=RoleWish(gpu=1))
     for wrong in (2, -1, 0.001, float("nan")):

@@ -128,7 +128,7 @@ def test_accumulated_gradients_are_summed_by_row(rows_in_device):
     assert_equal(ours, train(OPTIMIZERS["adagrad"], accumulate=2), rtol=1e-5, atol=1e-6)
 
 
-def test_a_table_called_twice_in_a_step_gets_the_sum(rows_in_device):
+def test_table_called_twice_in_a_step_gets_the_gradient_sum(rows_in_device):
     twice = lambda model, x: model(x) + model(x.flip(0)).flip(0)  # noqa: E731
     ours = train(OPTIMIZERS["adam"], forward=twice)
     rows_in_device(False)
@@ -136,7 +136,7 @@ def test_a_table_called_twice_in_a_step_gets_the_sum(rows_in_device):
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["batch", "copied"])
-def test_calls_may_change_from_step_to_step(rows_in_device, copied):
+def test_model_may_change_its_lookups_from_step_to_step(rows_in_device, copied):
     def train_changing():
         steps = itertools.count()
 
@@ -243,7 +243,7 @@ def test_weight_state_dict_and_copy_have_the_trained_rows(rows_in_device):
     torch.testing.assert_close(plain(x), model(x))
 
 
-def test_a_state_dict_loads_into_device_rows(rows_in_device):
+def test_state_dict_loads_into_device_rows(rows_in_device):
     other, _ = clicks.make(5)
     *_, model = train(OPTIMIZERS["adagrad"])
     model.load_state_dict(other.state_dict())

@@ -59,7 +59,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("shape", shapes(2))
-def test_a_view_of_a_leaf_is_found_in_a_batch_of_another_size(shape, view):
+def test_view_of_a_leaf_is_found_in_a_batch_of_another_size(shape, view):
     learnt, later = shapes(4)[shape], shapes(7)[shape]
     route = id_routes.find(learnt, VIEWS[view](leaf(shape, learnt)))
     assert route is not None

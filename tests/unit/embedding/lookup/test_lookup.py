@@ -171,7 +171,7 @@ def test_replaced_gradient_is_the_one_pushed(make_pair):
     pair.assert_same()
 
 
-def test_backward_twice_through_one_forward(make_pair):
+def test_backward_runs_twice_through_one_forward(make_pair):
     pair = make_pair(nn.Sequential(nn.EmbeddingBag(10, 4, mode="sum")))
     for model in (pair.served.model, pair.plain):
         out = model(torch.tensor([[1, 2], [2, 3]])).pow(2).sum()

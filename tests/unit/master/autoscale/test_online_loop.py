@@ -145,7 +145,7 @@ def world(tmp_path, monkeypatch):
     return World(tmp_path, monkeypatch)
 
 
-def test_the_loop_measures_arrivals_backlog_and_worker_capacity(world):
+def test_loop_measures_arrivals_backlog_and_worker_capacity(world):
     world.go(200, traffic=80)
     view = world.views[-1]
     assert view.workers == 1 and view.arrivals == pytest.approx(80, rel=0.05)

@@ -158,7 +158,7 @@ def test_committed_entries_survive_kill_9_at_any_moment(tmp_path, rng, kind):
     assert promised < len(found)
 
 
-def test_initial_spec_is_kept_whatever_later_masters_pass(tmp_path):
+def test_initial_spec_is_kept_by_later_masters(tmp_path):
     first = Journal(tmp_path / "journal.db", term=1, now=0.0)
     assert first.begun_with(b"one") == b"one"
     first.close()

@@ -43,7 +43,7 @@ def bid(name="a", now=None, samples_left=1e8, job=JOB, workers=range(1, 17), ser
     )
 
 
-def test_job_with_room_grows_as_far_as_it_pays_and_the_plan_says_why():
+def test_job_with_room_grows_while_it_pays_and_the_plan_has_a_reason():
     (plan,) = choose.choose([bid()], AMPLE, CONFIG).plans
     assert plan.shape.workers > 2
     assert plan.gain > 0.05 * bid().throughput_now

@@ -40,7 +40,7 @@ def test_negative_rho_favours_the_job_that_ends_last(name):
     assert long > short
 
 
-def test_the_weight_is_that_of_eqn_14():
+def test_priority_weight_is_that_of_eqn_14():
     (weight, faster) = np.exp(choose.remaining(SHORT, SPEEDS, 2.5, 0.5))
     assert weight == pytest.approx(1 / (100 + 0.5) ** 2.5)
     assert faster == pytest.approx(1 / (50 + 0.5) ** 2.5)

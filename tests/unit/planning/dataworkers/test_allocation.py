@@ -64,7 +64,7 @@ def test_cores_are_left_over_only_when_no_job_has_room(jobs, cpu, name):
         )
 
 
-def test_fair_metric_raises_all_jobs_equally_whatever_their_need():
+def test_fair_metric_raises_all_jobs_equally_for_any_need():
     modest, hungry = job("modest", capable=0.8), job("hungry", capable=8.0)  # 8 and 80 cores at their ideal
     given = allocation.allot([modest, hungry], 44.0, allocation.fair)
     shares = [one.at(given.cores[one.name]) / one.capable for one in (modest, hungry)]

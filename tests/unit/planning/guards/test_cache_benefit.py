@@ -26,7 +26,7 @@ def busy_with(**changed):
     return dataclasses.replace(BUSY, risk=dataclasses.replace(RISK, **risky), **changed)
 
 
-def test_a_group_that_waits_for_its_servers_gets_a_cache_with_the_figures():
+def test_group_waiting_for_its_servers_gets_a_cache_with_the_figures():
     verdict = cache_benefit.decide(BUSY)
     assert verdict.on
     assert "pulls and pushes take 60% of a step, 2% of the step for round trips that remain" in verdict.why

@@ -88,7 +88,7 @@ def test_sample_has_a_minimum_length_and_changes_are_a_minute_apart():
     assert "in 1 windows" in plan_for(replace(short, profiles=one_long_window)), "one window may err by anything"
 
 
-def test_steps_timed_by_term_lead_from_the_sample_to_the_size_in_one_change():
+def test_steps_timed_by_term_allow_one_change_from_sample_to_final_size():
     small = views.shape(1, 1, 16, 16)
     plan = plan_for(views.running(small, stage=PlanningStage.SAMPLING, uses=()))
     assert plan.stage is PlanningStage.ADJUSTING

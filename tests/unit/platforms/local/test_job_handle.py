@@ -50,7 +50,7 @@ def test_logs_of_all_roles_are_followed_until_the_job_is_over(tmp_path, monkeypa
     ]
 
 
-def test_logs_of_one_role_are_its_own(tmp_path):
+def test_logs_of_one_role_exclude_other_roles(tmp_path):
     reach = reach_of(tmp_path, running=False)
     for role in ("worker-0", "worker-1"):
         (reach.run.files.logs / f"{role}.log").write_text(f"I am {role}\n")

@@ -72,7 +72,7 @@ def test_job_variable_overrides_the_shells(cards, monkeypatch):
     assert gpus.visible({gpus.VARIABLE: ""}) == ()
 
 
-def test_machine_without_gpus_has_none_whatever_the_variable_says(cards, monkeypatch):
+def test_machine_without_gpus_ignores_cuda_visible_devices(cards, monkeypatch):
     cards(0)
     assert gpus.visible() == ()
     monkeypatch.setenv(gpus.VARIABLE, "0")

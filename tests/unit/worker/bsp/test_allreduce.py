@@ -36,7 +36,7 @@ def param(*values, dtype=torch.float32):
     return nn.Parameter(torch.tensor(values, dtype=dtype))
 
 
-def test_gradients_are_averaged_by_each_ranks_share():
+def test_gradients_are_averaged_weighted_by_each_ranks_share():
     def work(rank, group):
         first, second = param(0.0, 0.0), param(0.0, dtype=torch.float64)
         reducer = allreduce.Reducer([first, second], group)

@@ -26,7 +26,7 @@ def test_nccl_needs_one_gpu_per_rank(ids, apart):
     assert nccl.all_apart(ids) == apart
 
 
-def test_a_worker_on_the_cpu_names_no_gpu():
+def test_worker_on_the_cpu_names_no_gpu():
     assert nccl.device_id(CPU) == nccl.device_id(None) == ""
 
 

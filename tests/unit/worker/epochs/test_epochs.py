@@ -169,7 +169,7 @@ def test_restart_after_the_loop_reenters_the_epoch_with_an_untrained_batch():
     assert before + seen[1:] == undisturbed_run() and after == [1, 2, 3]
 
 
-def test_a_repeated_batch_changes_neither_weights_nor_buffers():
+def test_repeated_batch_changes_neither_weights_nor_buffers():
     worker = Worker()
     run(worker, epochs=1, die=(0, "after"))
     job = worker.start()

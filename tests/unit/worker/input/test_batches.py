@@ -82,13 +82,13 @@ def test_without_readahead_no_batch_is_read_early():
     assert diary.entries == [("hand", 0, None), "back", ("hand", 2, None), "back", "close"]
 
 
-def test_a_second_loop_is_the_next_epoch():
+def test_second_loop_is_the_next_epoch():
     over, _ = loop(feed_of(4, 2), ahead=True)
     epochs = [over.epoch for _ in range(2) for _ in over]
     assert epochs == [0, 0, 1, 1]
 
 
-def test_leaving_a_loop_early_closes_the_pass():
+def test_break_from_a_loop_closes_the_pass():
     over, diary = loop(feed_of(8, 2), ahead=True)
     for _ in over:
         break

@@ -62,7 +62,7 @@ def test_worker_that_only_ever_got_the_end_counts_as_unneeded():
     assert told == [False, True, False, False]
 
 
-def test_the_secret_is_read_from_its_file(tmp_path):
+def test_secret_is_read_from_its_file(tmp_path):
     (tmp_path / "secret").write_text("00ff\n")
     assert config.job_secret(config.Settings(secret_file=str(tmp_path / "secret"))) == b"\x00\xff"
     assert config.job_secret(config.Settings(secret="0a")) == b"\n"

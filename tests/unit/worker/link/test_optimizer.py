@@ -28,7 +28,7 @@ def test_step_hooks_run_around_the_job_step(optimizer, applied):
     assert seen == [("before", 0), ("after", 1)]
 
 
-def test_the_profiler_shows_steps_by_name(optimizer):
+def test_profiler_shows_steps_by_name(optimizer):
     with torch.profiler.profile() as profile:
         optimizer.zero_grad()
         optimizer.step()

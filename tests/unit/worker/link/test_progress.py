@@ -48,7 +48,7 @@ def test_step_terms_add_up_to_the_whole_step():
     assert step.gradient_s == 3 + 4 + in_step + 0.25
 
 
-def test_server_time_of_a_step_is_what_the_worker_waited_for():
+def test_server_time_of_a_step_is_the_time_the_worker_waited():
     meter, clock = metered()
     one_step(meter, clock)
     (step,) = meter.steps

@@ -46,7 +46,7 @@ def claimed(tracker, heads):
     return found
 
 
-def test_a_batch_ends_at_the_next_multiple_a_cut_or_the_end():
+def test_batch_ends_at_the_next_multiple_a_cut_or_the_end():
     assert batch_end(3, B, (), FAR) == 8
     assert batch_end(8, B, (), FAR) == 16
     assert batch_end(8, B, (8, 11, 13), FAR) == 11
@@ -112,7 +112,7 @@ def test_requested_cut_at_the_end_of_a_partition_is_not_awaited():
     assert claimed(tracker, heads) == [(0, 3, [0, 1, 2])] and heads.lingering({0: 3}, before=1.0) == ()
 
 
-def test_the_next_lease_holder_cuts_at_the_same_offsets():
+def test_next_lease_holder_cuts_at_the_same_offsets():
     tracker, heads = holding(first=0, cuts=(3, 13))
     heads.take_in(chunk(0, 17), at=0.0)
     assert [(begin, end) for begin, end, _ in claimed(tracker, heads)] == [(0, 3), (3, 8), (8, 13), (13, 16)]

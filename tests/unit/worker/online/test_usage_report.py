@@ -11,7 +11,7 @@ def records(first, count, at):
     return records_of([b"x"] * count, first=first, appended_at=at)
 
 
-def test_the_lag_is_from_append_to_trained_and_never_negative():
+def test_lag_runs_from_append_to_training_and_is_never_negative():
     now = [100.0]
     use = StreamMeter(clock=lambda: now[0])
     one, two = BatchClaim(0, 0, 0, 4), BatchClaim(1, 0, 0, 4)
@@ -44,7 +44,7 @@ def test_partition_age_is_that_of_its_first_untrained_record():
     assert use.report([]).partitions == ()
 
 
-def test_time_is_counted_as_waited_or_busy():
+def test_worker_time_is_counted_as_waiting_or_busy():
     now = [0.0]
     use = StreamMeter(counter=lambda: now[0])
     now[0] = 3.0

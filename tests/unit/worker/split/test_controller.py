@@ -105,7 +105,7 @@ def test_switching_the_feed_at_any_batch_leaves_the_trained_model_unchanged(monk
     assert training.splitting._forward.whole_calls == training.splitting.received.reread == 0
 
 
-def test_split_summary_is_logged_and_leaves_only_it_reads_are_not_sent(monkeypatch):
+def test_split_summary_is_logged_and_privately_read_leaves_are_not_sent(monkeypatch):
     training = Training(monkeypatch, lambda number: number % 4 > 0)
     training.run()
     assert training.made.moved and training.splitting._forward.split_calls > 15

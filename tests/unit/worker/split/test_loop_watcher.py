@@ -207,7 +207,7 @@ def test_one_sampled_batch_estimates_the_movable_time_of_all():
     assert leading.seconds == 2 * EVERY * 3.0 and hooks(model) == 0
 
 
-def test_evaluation_is_not_measured():
+def test_evaluation_is_not_included_in_measured_time():
     clock = Clock()
     model = Hashing(clock).eval()
     leading = Leading(model, clock)

@@ -40,14 +40,14 @@ def test_batch_is_the_same_precomputed_in_files_or_on_demand(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", sorted(MODEL_OF_KIND))
-def test_a_model_of_its_kind_takes_the_samples(kind):
+def test_model_of_its_kind_accepts_the_samples(kind):
     log = ClickLog(200, kind=kind, spec=SMALL)
     model = zoo.model(MODEL_OF_KIND[kind], tables=log.tables)
     x, y = log.batch(np.arange(200))
     assert model(x).shape == y.shape
 
 
-def test_the_ranker_takes_the_samples_of_its_kind():
+def test_ranker_accepts_the_samples_of_its_kind():
     log = ClickLog(50, kind="rank")
     x, y = log.batch(np.arange(50))
     zoo.loss(zoo.model("mmoe", tables=log.tables)(x), y).backward()
@@ -62,7 +62,7 @@ def test_dataloader_sees_the_same_batches():
     assert one_y.dim() == 0
 
 
-def test_the_test_part_is_the_end_of_the_log():
+def test_split_is_the_end_of_the_log():
     log = ClickLog(1000, spec=SMALL)
     train, test = log.split(0.2)
     assert (len(train), len(test)) == (800, 200)

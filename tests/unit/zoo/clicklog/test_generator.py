@@ -72,7 +72,7 @@ def test_ids_fill_their_fields_with_a_zipf_distribution(still_generator):
     assert slope == pytest.approx(-SMALL.zipf, abs=0.25)
 
 
-def test_fields_of_one_user_or_item_correlate_and_contexts_do_not(still_generator):
+def test_user_and_item_fields_correlate_and_context_fields_do_not(still_generator):
     sparse = still_generator.between(0, 40_000).sparse
     kinds = population.field_kinds(len(FIELDS))
     assert kinds == ("user", "item", "item", "user", "context", "item")
@@ -118,7 +118,7 @@ def test_labels_follow_the_true_probabilities(still_generator):
         assert rows.click[part].mean() == pytest.approx(rows.probability[part].mean(), abs=0.02)
 
 
-def test_high_ratings_are_the_clicks(still_generator):
+def test_high_ratings_count_as_clicks(still_generator):
     rows = still_generator.between(0, 5_000)
     assert set(np.unique(rows.rating)) == {1, 2, 3, 4, 5}
     np.testing.assert_array_equal(rows.rating >= 4, rows.click > 0)
@@ -138,7 +138,7 @@ def test_known_best_auc_is_reached_by_the_true_probabilities(still_generator):
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), size=st.integers(3, 40))
-def test_the_expected_auc_counts_every_pair(seed, size):
+def test_expected_auc_counts_every_pair(seed, size):
     random = np.random.default_rng(seed)
     chance, score = random.random(size) * 0.9 + 0.05, random.integers(0, 6, size).astype(float)
     right = total = 0.0
@@ -151,7 +151,7 @@ def test_the_expected_auc_counts_every_pair(seed, size):
     assert generator.expected_auc(chance, score) == pytest.approx(right / total)
 
 
-def test_no_other_score_beats_the_truth(still_generator):
+def test_no_score_beats_the_true_probabilities(still_generator):
     true = still_generator.between(0, 20_000).probability
     best = generator.expected_auc(true, true)
     noise = np.random.default_rng(3).normal(size=len(true))
@@ -214,7 +214,7 @@ def test_impossible_log_spec_is_refused(wrong):
         LogSpec(**wrong)
 
 
-def test_the_generator_and_the_metrics_need_no_torch():
+def test_generator_and_metrics_need_no_torch():
     code = "import sys; import springtide.zoo.clicklog.generator, springtide.zoo.metrics; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -32,7 +32,7 @@ def own_temporary_folder(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
 
-def test_a_criteo_line_becomes_counters_and_ids(tmp_path):
+def test_criteo_line_becomes_counters_and_ids(tmp_path):
     x, y = CriteoTsv(write(tmp_path / "day.txt", [GOOD, MISSING])).batch(np.array([0, 1]))
     assert y.tolist() == [1, 0]
     torch.testing.assert_close(x.dense[0], torch.log1p(torch.arange(13.0)))
@@ -89,7 +89,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("message", MALFORMED)
-def test_a_malformed_line_fails_with_file_line_and_reason(tmp_path, message):
+def test_malformed_line_fails_with_file_line_and_reason(tmp_path, message):
     path = write(tmp_path / "day.txt", [GOOD, GOOD, MALFORMED[message], GOOD])
     data = CriteoTsv(path)
     assert len(data) == 4
@@ -137,7 +137,7 @@ def test_file_is_read_across_many_blocks(tmp_path, monkeypatch):
     assert "line 41" in data.problems[0]
 
 
-def test_a_gzip_file_is_read_like_the_plain_one(tmp_path):
+def test_gzip_file_is_read_like_the_plain_one(tmp_path):
     path = tmp_path / "day.txt.gz"
     path.write_bytes(gzip.compress(f"{GOOD}\n{MISSING}\n".encode()))
     for _ in range(2):
@@ -148,7 +148,7 @@ def test_a_gzip_file_is_read_like_the_plain_one(tmp_path):
         CriteoTsv(path)
 
 
-def test_a_changed_file_is_indexed_again(tmp_path):
+def test_changed_file_is_indexed_again(tmp_path):
     path = write(tmp_path / "day.txt", [GOOD])
     assert len(CriteoTsv(path)) == 1
     write(path, [GOOD, GOOD])
@@ -165,7 +165,7 @@ def test_damaged_index_is_rebuilt(tmp_path):
         assert [entry.name for entry in tmp_path.iterdir() if entry.is_dir()] == [index.name]
 
 
-def test_a_missing_file_names_the_nearest(tmp_path):
+def test_missing_file_names_the_nearest(tmp_path):
     write(tmp_path / "train.txt", [GOOD])
     with pytest.raises(errors.MissingFile, match=r"Did you mean '.*/train\.txt'"):
         CriteoTsv(tmp_path / "trian.txt")
@@ -225,7 +225,7 @@ def avazu_line(click="1", hour="14102106"):
     return ",".join(["10000169349117863715", click, hour, *(f"v{n}" for n in range(21))])
 
 
-def test_an_avazu_line_becomes_ids_and_the_hour_of_the_day(tmp_path):
+def test_avazu_line_becomes_ids_and_the_hour_of_the_day(tmp_path):
     data = AvazuCsv(write(tmp_path / "train.csv", [AVAZU_HEADER, avazu_line(), avazu_line("0", "14102100")]))
     x, y = data.batch(np.arange(2))
     assert y.tolist() == [1, 0]
@@ -233,7 +233,7 @@ def test_an_avazu_line_becomes_ids_and_the_hour_of_the_day(tmp_path):
     assert x.sparse[0].tolist() == [7, *(hash_text(f"v{n}") for n in range(21))]
 
 
-def test_a_malformed_avazu_line_counts_the_header(tmp_path):
+def test_malformed_avazu_line_number_counts_the_header(tmp_path):
     data = AvazuCsv(write(tmp_path / "train.csv", [AVAZU_HEADER, avazu_line(), avazu_line(hour="14102199")]))
     with pytest.raises(errors.MalformedRecord, match="line 3: hour is '14102199', expected YYMMDDHH"):
         data.batch(np.array([1]))

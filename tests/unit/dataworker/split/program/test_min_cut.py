@@ -43,7 +43,7 @@ def programs(draw):
 
 
 @given(programs())
-def test_no_other_cut_costs_less(values):
+def test_chosen_cut_has_the_least_cost(values):
     free = [value.name for value in values if value.place == "either"]
     choices = [set(names) for size in range(len(free) + 1) for names in itertools.combinations(free, size)]
     costs = [paid for moved in choices if (paid := cost(values, moved)) is not None]

@@ -35,7 +35,7 @@ def test_backlog_may_arrive_at_once_with_all_hot_partitions_on_one_worker():
     assert flood.alone_s() == 2 * flood.together_s() == 9.0 and flood.quiet_from_s == 2.0
 
 
-def test_arithmetic_of_a_burst():
+def test_burst_arithmetic_is_correct():
     assert SCENE.alone_s() == (225 - 50) * 2 / 50 and SCENE.together_s() == (225 - 100) * 2 / 100
 
 

@@ -39,7 +39,7 @@ def test_current_context_gives_server_namespace_and_token(tmp_path):
     assert headers(reached) == {"Authorization": "Bearer abc"}
 
 
-def test_another_context_may_be_named_and_needs_no_user(tmp_path):
+def test_named_context_is_used_and_needs_no_user(tmp_path):
     reached = kubeconfig.find(str(write_kubeconfig(tmp_path, CONFIG)), "there")
     assert (reached.server, reached.namespace) == ("http://127.0.0.1:2", "default")
     assert (reached.proxy, reached.server_name, headers(reached)) == ("http://p", "n", {})

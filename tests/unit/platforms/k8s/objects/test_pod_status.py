@@ -48,7 +48,7 @@ def test_kill_at_the_memory_limit_is_reported_as_out_of_memory(how):
         {"conditions": [{"type": "DisruptionTarget", "status": "True"}], "code": 137},
     ],
 )
-def test_pod_removed_by_the_cluster_is_evicted_whatever_its_exit_status(how):
+def test_pod_removed_by_the_cluster_counts_as_evicted_for_any_exit_status(how):
     found = ended("Failed", **how)
     assert found.evicted and not found.oom
 
