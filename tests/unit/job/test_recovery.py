@@ -126,8 +126,8 @@ def test_restart_from_first_sample_ends_draining_workers_and_relaunches_draining
     done = state.handle(killed(SERVERS[0]), at=3)
     fenced = [action for action in done if isinstance(action, actions.FenceWorker)]
     assert {(fence.role, fence.incarnation) for fence in fenced} == {(WORKER, 0), (leaving, 0)}
-    assert wanted(state, leaving) is None and state.fenced(leaving, 0)
-    assert wanted(state, SERVERS[1]).incarnation == 1  # it has rows of the samples that are trained again
+    assert wanted_role(state, leaving) is None and state.fenced(leaving, 0)
+    assert wanted_role(state, SERVERS[1]).incarnation == 1  # it has rows of the samples that are trained again
     job_invariants.check(state)
 
 
