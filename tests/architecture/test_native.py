@@ -5,7 +5,7 @@ import graphlib
 import re
 
 from tests.architecture import sources
-from tests.architecture.test_rooms import FOLDERS, MODULES
+from tests.architecture.test_folder_limits import FOLDERS, MODULES
 
 CPP = sources.ROOT / "cpp"
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)

@@ -6,7 +6,7 @@ import runpy
 import pytest
 
 from tests.architecture import sources
-from tests.architecture.test_house import module_graph
+from tests.architecture.test_code_limits import module_graph
 
 TOOL = runpy.run_path(str(sources.ROOT / "tools" / "walk_pictures.py"))
 MOST = {"sample": 24, "decision": 30}

@@ -20,7 +20,7 @@ from springtide.brain.store import store
 from springtide.domain.plan.view import PastJob
 from tests.architecture import sources
 from tests.process import running
-from tests.unit.brain.serving_here import brain, master
+from tests.unit.brain.embedded_brain import brain, master
 from tests.unit.brain.store.test_store import WRITER, any_past_job, past
 from tests.unit.planning import views
 

@@ -39,7 +39,7 @@ def ready_events(job, role):
     return [event for event in job.story if event["event"] == "ready" and event["role"] == role]
 
 
-# test_mirror and test_own_disks restore a lost host from its mirror; only this one restores from storage alone
+# test_mirror and test_private_disks restore a lost host from its mirror; only this one restores from storage alone
 MIRRORED = [
     pytest.param(1, "mirror", marks=pytest.mark.soak),
     pytest.param(3, "mirror and url", marks=pytest.mark.soak),

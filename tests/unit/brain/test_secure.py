@@ -9,7 +9,7 @@ from springtide import errors
 from springtide.brain.service import messages, serve
 from springtide.brain.service.advisers import RemoteAdviser
 from springtide.rpc.transport import addresses, tls
-from tests.unit.brain.serving_here import brain, lying_brain, master
+from tests.unit.brain.embedded_brain import brain, lying_brain, master
 from tests.unit.planning import views
 
 

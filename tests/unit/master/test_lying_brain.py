@@ -13,7 +13,7 @@ from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.planning.policy import acceptance
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import frames
-from tests.unit.brain.serving_here import SECRET, lying_brain
+from tests.unit.brain.embedded_brain import SECRET, lying_brain
 from tests.unit.master.autoscale.test_loop import CONFIG, LARGER, RULES, SMALL, World
 from tests.unit.planning import views
 

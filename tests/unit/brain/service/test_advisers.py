@@ -14,7 +14,7 @@ from springtide.domain.plan.view import PastJob
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import frames
 from tests import waiting
-from tests.unit.brain.serving_here import SECRET, lying_brain
+from tests.unit.brain.embedded_brain import SECRET, lying_brain
 from tests.unit.planning import views
 
 

@@ -11,7 +11,7 @@ from springtide.brain.decide.cluster_state import BrainRules
 from springtide.brain.service import messages
 from springtide.brain.service.service import BrainService
 from springtide.domain.plan.view import PastJob
-from tests.unit.brain.serving_here import SECRET, brain, master
+from tests.unit.brain.embedded_brain import SECRET, brain, master
 from tests.unit.planning import views
 
 pytestmark = pytest.mark.process

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from springtide.cli.app import main
-from tests.unit.planning.online import traffic_made
+from tests.unit.planning.online import generated_traffic
 
 
 @pytest.fixture
 def trace(tmp_path):
-    values = traffic_made.days(12).values * 1800
+    values = generated_traffic.days(12).values * 1800
     path = tmp_path / "traffic.csv"
     lines = [f"{place * 1800},{value:.0f}" for place, value in enumerate(values)]
     path.write_text("\n".join(["when,count", *lines]) + "\n")

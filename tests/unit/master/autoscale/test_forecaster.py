@@ -10,9 +10,9 @@ import pytest
 from springtide import errors
 from springtide.master.autoscale.forecast import JobForecaster
 from springtide.planning.online.seasonal import forecast
-from tests.unit.planning.online import traffic_made
+from tests.unit.planning.online import generated_traffic
 
-PAST = traffic_made.days(9)
+PAST = generated_traffic.days(9)
 LONG = 60.0
 release = threading.Event()
 

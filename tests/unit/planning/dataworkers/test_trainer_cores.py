@@ -1,6 +1,6 @@
 from springtide.planning.dataworkers import tuning_rules
 from springtide.planning.dataworkers.tuning_rules import TrainerNotes
-from tests.unit.planning.dataworkers.walks import observed
+from tests.unit.planning.dataworkers.tuning_steps import observed
 
 
 def test_trainer_cores_shrink_stepwise_and_return_one_step_on_slowdown() -> None:

@@ -4,7 +4,7 @@ import pytest
 from springtide.domain.data.data_workers import FeedRules
 from springtide.planning.dataworkers import tuner
 from springtide.planning.dataworkers.tuning_rules import LATE, STRANGE_FOR, Tuning, TuningPhase
-from tests.unit.planning.dataworkers.walks import KEEPS_UP, after_baseline, observed, observed_after, stage
+from tests.unit.planning.dataworkers.tuning_steps import KEEPS_UP, after_baseline, observed, observed_after, stage
 
 
 def test_no_data_worker_starts_where_they_could_save_too_little_time() -> None:

@@ -1,6 +1,6 @@
 from springtide.planning.dataworkers import tuning_rules
 from springtide.planning.dataworkers.tuning_rules import PATIENCE, StageLimits, StageNotes
-from tests.unit.planning.dataworkers.walks import stage
+from tests.unit.planning.dataworkers.tuning_steps import stage
 
 ROOM = StageLimits(cores=64.0, size=8.0, most=None)
 

@@ -6,10 +6,10 @@ import pytest
 from springtide import errors
 from springtide.planning.online.forecasters import BUILT_IN, backtest
 from springtide.planning.online.traffic import PastTraffic, RateForecast
-from tests.unit.planning.online import traffic_made
-from tests.unit.planning.online.traffic_made import DAY, STEP_S
+from tests.unit.planning.online import generated_traffic
+from tests.unit.planning.online.generated_traffic import DAY, STEP_S
 
-PAST = traffic_made.days(20)
+PAST = generated_traffic.days(20)
 
 
 def clairvoyant(history, steps):

@@ -8,7 +8,7 @@ import pytest
 from springtide import errors
 from springtide.planning.online import forecasters
 from springtide.planning.online.seasonal import forecast
-from tests.unit.planning.online import traffic_made
+from tests.unit.planning.online import generated_traffic
 
 HERE = "tests.unit.planning.online.test_forecasters"
 
@@ -41,7 +41,7 @@ def test_unknown_forecaster_suggests_the_nearest_built_in():
 
 
 def test_user_forecaster_is_loaded_by_module_and_function():
-    said = forecasters.load(f"{HERE}:twice")(traffic_made.days(9), 5)
+    said = forecasters.load(f"{HERE}:twice")(generated_traffic.days(9), 5)
     assert said.member == "twice" and (said.high >= said.mean).all() and (said.low <= said.mean).all()
 
 
@@ -56,4 +56,4 @@ def test_user_forecaster_is_loaded_by_module_and_function():
 )
 def test_unusable_forecaster_answer_is_refused(name, wrong):
     with pytest.raises(errors.BadInput, match=wrong):
-        forecasters.load(f"{HERE}:{name}")(traffic_made.days(9), 5)
+        forecasters.load(f"{HERE}:{name}")(generated_traffic.days(9), 5)

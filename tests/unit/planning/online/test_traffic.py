@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from springtide import errors
 from springtide.planning.online.traffic import PastTraffic, RateForecast
-from tests.unit.planning.online import traffic_made
+from tests.unit.planning.online import generated_traffic
 
 
 def forecast_of(values, step_s=600.0):
@@ -31,7 +31,7 @@ def test_irregular_times_become_equal_steps_with_gaps():
 
 
 def test_short_gaps_are_interpolated_and_long_ones_copied_from_other_days():
-    whole = traffic_made.days(6, levels=0, noise=0, weekly=1)
+    whole = generated_traffic.days(6, levels=0, noise=0, weekly=1)
     holes = whole.values.copy()
     holes[100] = np.nan  # half an hour
     holes[150:170] = np.nan  # ten hours

@@ -112,7 +112,7 @@ def give(client, batch):
 def test_fenced_worker_that_resumes_changes_nothing(at):
     with serving(servers=2) as served:
         where = [f"{host}:{port}" for host, port in served.addresses]
-        command = [sys.executable, "-m", "tests.process.test_pushed_twice", at, *where]
+        command = [sys.executable, "-m", "tests.process.test_duplicate_pushes", at, *where]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as zombie:
             while zombie.stdout.readline().strip() != "10":
                 assert zombie.poll() is None

@@ -10,7 +10,7 @@ import pytest
 from springtide.checkpoint.format import checkpoint_io
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from tests.process import counting, group_counting, own_disks, running, test_bsp_checkpoints
+from tests.process import counting, group_counting, private_disks, running, test_bsp_checkpoints
 
 pytestmark = pytest.mark.process
 
@@ -37,9 +37,9 @@ def begin(folder, seed, *, batches, servers=2, workers=2, pause=0.01, **rules):
         seed=seed,
         checkpoints=CheckpointRules(every_s=0.5, **rules),
     )
-    hosts = own_disks.Hosts(folder / "hosts")
+    hosts = private_disks.Hosts(folder / "hosts")
     arguments = [folder, 1, BATCH, pause]
-    return ids, hosts, own_disks.Cluster(hosts, script, arguments, spec=spec, folder=folder / "runs")
+    return ids, hosts, private_disks.Cluster(hosts, script, arguments, spec=spec, folder=folder / "runs")
 
 
 def command_output(*command, folder):
@@ -156,8 +156,8 @@ def test_hosts_processes_and_masters_lost_in_turn_lose_and_repeat_nothing(tmp_pa
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kept", ["copies of each other", "storage"])
 def test_bsp_group_rolls_back_with_a_lost_host_and_counts_once(tmp_path, monkeypatch, kept):
-    hosts = own_disks.Hosts(tmp_path / "hosts")
-    monkeypatch.setattr(group_counting, "LocalCluster", functools.partial(own_disks.Cluster, hosts))
+    hosts = private_disks.Hosts(tmp_path / "hosts")
+    monkeypatch.setattr(group_counting, "LocalCluster", functools.partial(private_disks.Cluster, hosts))
     url = f"file://{tmp_path}/copies" if kept == "storage" else ""
     rules = CheckpointRules(every_s=0.5, url=url, upload_every_s=1.0)
 
