@@ -410,7 +410,7 @@ class Job:
             if not in_step:
                 return iterable.leased(source, card, epochs, link, alone=self.alone, parts=parts)
             assert isinstance(picker, IterableRounds)
-            return picker.shared(wired.sharing, wired.group, epochs)
+            return picker.shared(wired.sharing, wired.group, epochs, steps=wired.step.count)
         tracker, direct, plain = link.leases.tracker, in_step or self.alone, wired.cutting is None
         leases = lease_prefetch.open_leases(link.leases, direct=direct)
         group, sharing = wired.group, wired.sharing

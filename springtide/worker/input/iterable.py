@@ -137,8 +137,26 @@ class IterableRounds:
         self._collate: Callable[[list[Any]], Any] = source.collate or default_collate
         self._recent: deque[RecentRound] = deque(maxlen=KEPT)
         self._number = 0
+        self._late: bool | None = None
 
-    def shared(self, sharing: CacheCoordinator | None, group: BspGroup | None, epochs: range) -> Iterator[ReadBatch]:
+    def shared(
+        self, sharing: CacheCoordinator | None, group: BspGroup | None, epochs: range, *, steps: int
+    ) -> Iterator[ReadBatch]:
+        """Yield the rounds of these passes. `steps`: number of steps that the group has trained.
+
+        A rank that was added after the first step gets none, because it cannot know the group's position in the data.
+        """
+        if group is not None and self._late is None:
+            # the group may have another size than the job had at its start
+            self._rank, self._workers, self._late = group.place.rank, group.place.workers, steps > 0
+            if self._late:
+                log.warning(
+                    "this worker joined after step %d of a bsp group over an IterableDataset, and trains nothing: "
+                    "such a group keeps its size",
+                    steps,
+                )
+        if self._late:
+            return iter(())
         if sharing is None or group is None:
             return self.read(epochs)
         allotting = sharing.allotting

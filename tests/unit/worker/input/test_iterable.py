@@ -1,6 +1,7 @@
 """An IterableDataset shared by leases: readers skip ahead, and the first at the end reports it."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
+from springtide.worker.bsp.group import GroupPlace
 from springtide.worker.input import batches, iterable
 from springtide.worker.input.iterable import IterableRounds
 from springtide.worker.link import master_link
@@ -158,6 +160,22 @@ def test_every_rank_gets_equally_many_batches_of_its_own():
     assert [len(one) for one in read] == [6, 6]
     assert [handed.batch.x.tolist() for handed in read[1][:3]] == [[2, 3], [6, 7], [10, 11]]
     assert all(handed.order.whole is None for handed in read[0])
+
+
+def in_group(workers, *, rank=0, steps=0):
+    """What a worker reads of 13 numbers whose job began with one worker, in a group of so many."""
+    rounds = IterableRounds(opened(13), rank=rank, workers=1)
+    group = SimpleNamespace(place=GroupPlace(rank, workers, 1))
+    return [[handed.batch.x.tolist() for handed in rounds.shared(None, group, range(1), steps=steps)] for _ in "ab"]
+
+
+def test_a_worker_added_before_the_first_step_reads_its_share():
+    assert in_group(2, rank=1) == 2 * [[[2, 3], [6, 7], [10, 11]]]
+
+
+def test_a_worker_added_after_the_first_step_reads_nothing_in_any_pass(caplog):
+    assert in_group(2, rank=1, steps=5) == [[], []]
+    assert "this worker joined after step 5 of a bsp group over an IterableDataset" in caplog.text
 
 
 def whole_rounds(source):
