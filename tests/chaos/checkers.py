@@ -19,6 +19,8 @@ TRACE = "Traceback (most recent call last)"
 
 def violations(job, code, out, said, reference=None):
     """`reference`: the model of an undisturbed run; None if bits need not be equal."""
+    if code != 0 and _unavoidable(job, out):
+        return _history(job) + _leaks(job)
     found = [*_outcome(job, code, out, said)]
     result = job.folder / "result.npz"
     if not result.exists():
@@ -28,6 +30,12 @@ def violations(job, code, out, said, reference=None):
         found += _counts(job, model)
         found += _bits(model, reference) if reference is not None else []
     return found + _history(job) + _leaks(job)
+
+
+def _unavoidable(job, out):
+    """True if a job of this mode may fail under these faults, and says so as documented."""
+    lost = "a group over an IterableDataset cannot form again, because its position in the data is unknown"
+    return job.mode.sync == "bsp" and job.mode.source == "iterable" and any(lost in line for line in out)
 
 
 def _outcome(job, code, out, said):
@@ -46,19 +54,18 @@ def _outcome(job, code, out, said):
 
 def _counts(job, model):
     """The counting oracle: every id as often as the data has it, every batch once (`tests/process/counting.py`)."""
-    grown = BATCH if job.mode.sync == "bsp" else 1
+    grown = BATCH * job.batches_a_step() if job.mode.sync == "bsp" else 1
+    model = {name: np.rint(value * grown) if value.dtype == np.float32 else value for name, value in model.items()}
     wrong = {}
     expected = np.bincount(job.ids[:, 0] % 50, minlength=50)
-    wrong |= {
-        f"small {key}": extra for key, extra in enumerate(model["small.weight"][:, 0] * grown - expected) if extra
-    }
+    wrong |= {f"small {key}": extra for key, extra in enumerate(model["small.weight"][:, 0] - expected) if extra}
     keys, times = np.unique(job.ids, return_counts=True)
-    held = dict(zip(model["large.keys"].tolist(), (model["large.rows"][:, 0] * grown).tolist(), strict=True))
+    held = dict(zip(model["large.keys"].tolist(), model["large.rows"][:, 0].tolist(), strict=True))
     for key, count in zip(keys.tolist(), times.tolist(), strict=True):
         if extra := held.pop(key, 0.0) - count:
             wrong[f"large {key}"] = extra
     wrong |= {f"large {key}, which is not in the data": count for key, count in held.items()}
-    steps = model["steps"] * grown - len(job.ids)
+    steps = model["steps"] - len(job.ids)
     wrong |= {f"samples of parameter {place}": extra for place, extra in enumerate(steps) if extra}
     return [f"{len(wrong)} counts are wrong: {dict(list(wrong.items())[:5])}"] if wrong else []
 
@@ -76,10 +83,12 @@ def _history(job):
     lives, numbers, over = set(), [], ""
     for event in job.events():
         match event["event"]:
+            case "master_replaced":
+                lives = set()  # the next master may not know of a life that its predecessor has just let join
             case "joined":
-                life = (event["role"], event["incarnation"])
+                life = f"{event['role']}.{event['incarnation']}"
                 if life in lives:
-                    return [f"{life[0]}.{life[1]} joined twice"]
+                    return [f"{life} joined twice"]
                 lives.add(life)
             case "checkpoint" if event["outcome"] == "complete":
                 numbers.append(event["number"])

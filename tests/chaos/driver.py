@@ -18,7 +18,7 @@ from springtide.rpc.transport import addresses
 from springtide.telemetry import events
 from springtide.testing.cluster import is_ours
 from tests.chaos.schedule import BATCH, BATCHES, HELD_BACK
-from tests.process import counting, running, stream_counting
+from tests.process import counting, group_counting, running, stream_counting
 
 NAME = "chaos"
 MARK = "CHAOS_RUN"
@@ -145,6 +145,13 @@ class ChaosJob:
         """Return the living roles of a kind in order, each with its process."""
         roles = self.roles()
         return sorted((role, pid) for role, pid in roles.items() if role == kind or role.rpartition("-")[0] == kind)
+
+    def batches_a_step(self):
+        """Return how many batches of the data a step of a bsp group trains."""
+        if self.mode.source != "iterable":
+            return 1
+        formed = (group_counting.FORMED.match(str(event.get("what"))) for event in self.events())
+        return next((int(found[1]) for found in formed if found), self.mode.workers)
 
     def inside(self):
         """Return the words that run another command in the network of the job."""
