@@ -19,8 +19,6 @@ TRACE = "Traceback (most recent call last)"
 
 def violations(job, code, out, said, reference=None):
     """`reference`: the model of an undisturbed run; None if bits need not be equal."""
-    if code != 0 and _unavoidable(job, out):
-        return _history(job) + _leaks(job)
     found = [*_outcome(job, code, out, said)]
     result = job.folder / "result.npz"
     if not result.exists():
@@ -30,12 +28,6 @@ def violations(job, code, out, said, reference=None):
         found += _counts(job, model)
         found += _bits(model, reference) if reference is not None else []
     return found + _history(job) + _leaks(job)
-
-
-def _unavoidable(job, out):
-    """True if a job of this mode may fail under these faults, and says so as documented."""
-    lost = "a group over an IterableDataset cannot form again, because its position in the data is unknown"
-    return job.mode.sync == "bsp" and job.mode.source == "iterable" and any(lost in line for line in out)
 
 
 def _outcome(job, code, out, said):

@@ -2,9 +2,10 @@
 
 import pytest
 
+from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
-from tests.process import counting
+from tests.process import counting, group_counting
 
 pytestmark = pytest.mark.process
 
@@ -36,3 +37,25 @@ def test_iterable_is_counted_once_though_workers_are_killed_and_added(tmp_path, 
     assert status.samples == 2 * 600 * BATCH, "every batch counts as full"
     assert not counting.differences(tmp_path, ids, epochs=2, batch=BATCH)
     assert status.roles.relaunches == 1 and status.data.shards_done == status.data.shards_total
+
+
+@pytest.mark.timeout(400)
+def test_a_group_over_an_iterable_that_loses_a_worker_begins_again_and_counts_once(tmp_path):
+    def hurt(job):
+        job.kill_each("worker-1")
+        job.until(
+            lambda _: any("restart training from the first sample" in str(each.get("what")) for each in job.story)
+        )
+
+    def spec(**more):
+        rules = CheckpointRules(every_s=0.5)
+        given = dict(workers=2, sync="bsp", heartbeat_s=0.2, relaunches=10, backoff_s=0.0, checkpoints=rules)
+        return JobSpec(name="stream", **given, **more)
+
+    text = group_counting.COUNTING.replace("job = st.join()\n", STREAM).replace(
+        "optimizer, Ids(),", "optimizer, Stream(),"
+    )
+    # in a step, each of the two workers trains a mini-batch
+    text = text.replace("batch_size=batch", "batch_size=batch // 2")
+    _, wrong = group_counting.count(tmp_path, spec, 3, batches=200, hurt=hurt, text=text, pause_s=0.1)
+    assert not wrong, wrong

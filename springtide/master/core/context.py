@@ -188,6 +188,8 @@ class MasterContext:
             case actions.PlanCompleted(shape, why):
                 self.log_event("plan", outcome="done", shape=shape, why=why)
             case actions.RollBack(anew):
+                if anew:
+                    self.tally.restart()
                 log.info("the job restarts from the beginning" if anew else "the job rolls back to the last checkpoint")
             case actions.DrainWorkers(why):
                 log.info("draining: %s", why)

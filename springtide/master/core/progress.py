@@ -48,6 +48,10 @@ class ProgressTally:
         """Mark a member as gone. The member's samples stay counted, but its last report no longer describes the job."""
         self._left.add(role)
 
+    def restart(self) -> None:
+        """Count samples from zero, because the job trains all samples again."""
+        self._gone -= self.samples
+
     def note(self, samples: int, *, at: float) -> None:
         self._history.append((at, samples))
         while len(self._history) > 2 and self._history[1][0] <= at - WINDOW_S:

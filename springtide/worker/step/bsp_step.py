@@ -112,8 +112,12 @@ class BspStep(TrainingStep):
 
     @property
     def bound(self) -> bool:
-        """Return True while the loss of any rank would lose cached rows, or the rank's part of the current batch."""
-        return self._coordinator is not None and self._coordinator.bound
+        """Return True while the loss of any rank would lose cached rows, or the rank's part of the current batch.
+
+        A batch without a lease is of an IterableDataset, in which a next life cannot find the group's position.
+        """
+        unleased = bool(self._batches.ranges) and not self._batches.claims
+        return unleased or (self._coordinator is not None and self._coordinator.bound)
 
     def catch_up(self, step: int) -> None:
         """If the current step is complete on all servers, count it and apply its dense part."""
@@ -211,11 +215,6 @@ class BspStep(TrainingStep):
 
     def _form_anew(self, batches: PushBatches, *, empty: bool) -> bool:
         """Join the next group. Return False if the job stops, so that no rank finishes the step."""
-        if batches.ranges and not batches.claims:
-            raise errors.JobFailed(
-                "a member of the bsp group is lost, and a group over an IterableDataset cannot form again, "
-                "because its position in the data is unknown"
-            ) from None
         if self._group.form(self) < 0:
             self._finish, self._batches = None, PushBatches()
             if self._units is not None:

@@ -31,6 +31,16 @@ def test_new_incarnation_counts_from_zero_and_keeps_earlier_totals():
     assert tally.grew_at == 3
 
 
+def test_a_job_that_begins_again_counts_from_zero():
+    tally = ProgressTally()
+    for role in (FIRST, SECOND):
+        tally.take(role, MemberReport(samples=10), at=0.0)
+    tally.restart()
+    assert tally.samples == 0
+    tally.take(SECOND, MemberReport(samples=3), at=1.0, incarnation=1)
+    assert tally.samples == 3
+
+
 def test_rate_covers_the_recent_window():
     tally = ProgressTally()
     for second in range(60):

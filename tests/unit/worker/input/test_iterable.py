@@ -164,7 +164,7 @@ def test_every_rank_gets_equally_many_batches_of_its_own():
 
 def in_group(workers, *, rank=0, steps=0):
     """What a worker reads of 13 numbers whose job began with one worker, in a group of so many."""
-    rounds = IterableRounds(opened(13), rank=rank, workers=1)
+    rounds = IterableRounds(open_dataset(13), rank=rank, workers=1)
     group = SimpleNamespace(place=GroupPlace(rank, workers, 1))
     return [[handed.batch.x.tolist() for handed in rounds.shared(None, group, range(1), steps=steps)] for _ in "ab"]
 
