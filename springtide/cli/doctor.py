@@ -11,10 +11,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import typer
-
-from springtide.cli.common.options import Json, verb
-from springtide.cli.common.render import print_json
+from springtide.cli.common.options import JsonOnly, verb
+from springtide.cli.common.render import print_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +27,17 @@ class HostCheck:
 
 
 @verb("springtide doctor --json")
-def doctor(as_json: Json = False) -> int:
+def doctor(as_json: JsonOnly = False) -> int:
     """Check that this machine has everything that training needs; suggest fixes and print versions for bug reports."""
     findings = [check() for check in CHECKS]
     marks = {"ok": "ok     ", "slow": "slow   ", "missing": "MISSING"}
+    lines = []
     for finding in findings:
-        typer.echo(f"{marks[finding.state]}  {finding.what:<14} {finding.found}")
-        if finding.fix:
-            typer.echo(f"{'':25}fix: {finding.fix}")
+        lines.append(f"{marks[finding.state]}  {finding.what:<14} {finding.found}")
+        lines += [f"{'':25}fix: {finding.fix}"] if finding.fix else []
     missing = [finding.what for finding in findings if finding.state == "missing"]
-    typer.echo(f"\n{'everything needed is here' if not missing else 'missing: ' + ', '.join(missing)}")
-    print_json({"ok": not missing, "checks": findings}, as_json)
+    lines += ["", "everything needed is here" if not missing else f"missing: {', '.join(missing)}"]
+    print_result(lines, {"ok": not missing, "checks": findings}, as_json)
     return 3 if missing else 0
 
 

@@ -154,6 +154,7 @@ def members(record: JobRecord, tally: ProgressTally, usage: Mapping[Role, RoleUs
             incarnation=node.incarnation,
             state=node.state,
             usage=usage.get(node.role),
+            pid=node.process.pid if node.state in ALIVE else 0,
         )
         for kind in RANKED
         for node in record.state.of_kind(kind)

@@ -25,6 +25,7 @@ RUNS = ".springtide/runs"
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and log more.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
+JsonOnly = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no text.")]
 Job = Annotated[str | None, typer.Argument(help="Name of the job.  [default: the newest]", metavar="JOB")]
 Runs = Annotated[str, typer.Option("--logs", help="Folder of runs and their logs.", metavar="DIR")]
 

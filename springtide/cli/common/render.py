@@ -3,7 +3,7 @@ text, JSON and exit code."""
 
 import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -155,7 +155,8 @@ def facts(status: JobStatus) -> list[str]:
         "disk": master.disk_trouble if running else "",
         "shards": shards_text(status),
         "roles": f"{alive_text(status, RoleKind.WORKER)} workers, {alive_text(status, RoleKind.SERVER)} servers, "
-        f"{f'{status.roles.relaunches} relaunched, ' if status.roles.relaunches else ''}master's term {master.term}",
+        f"{f'{status.roles.relaunches} relaunched, ' if status.roles.relaunches else ''}master's term {master.term}"
+        f"{'' if running else '; all have ended'}",
         "fed": data_workers_text(status),
         "gpu": gpu_fact(status) if running else "",
         "cache": "" if status.training.cache is None else str(status.training.cache),
@@ -238,7 +239,9 @@ def alive(status: JobStatus, kind: RoleKind) -> tuple[int, int]:
 
 
 def alive_text(status: JobStatus, kind: RoleKind) -> str:
-    return "/".join(map(str, alive(status, kind)))
+    """Return `1/2` for one of two roles. For a job that is over, return how many roles it had."""
+    there, wanted = alive(status, kind)
+    return f"{wanted}" if status.phase.over else f"{there}/{wanted}"
 
 
 def missing(status: JobStatus, kind: RoleKind) -> str:
@@ -285,6 +288,11 @@ def wrap(text: str, indent: str = " " * 8) -> list[str]:
     ]
 
 
+def print_result(text: Iterable[str], found: Any, as_json: bool) -> None:
+    """Print one JSON object if `--json` asks for it, else the lines of text."""
+    print(msgspec.json.encode(found).decode() if as_json else "\n".join(text), flush=True)
+
+
 def print_json(found: Any, as_json: bool) -> None:
     """Print one JSON object as the last line, if `--json` asks for it."""
     if as_json:
@@ -312,7 +320,7 @@ def outcome_text(status: JobStatus, places: Mapping[str, str], *, debug: bool = 
         if status.detail and debug:
             lines += ["", status.detail.rstrip(), ""]
         elif status.detail:
-            lines.append("the traceback is in the log; --debug shows it here")
+            lines.append(f"the traceback is in {places.get('trace', 'the log; --debug shows it here')}")
     elif status.phase is JobPhase.STOPPED:
         lines += [f"job {status.name} stopped after {status.elapsed_s:.1f} s: {status.why}", numbers(status)]
         lines += measures(status)
@@ -331,7 +339,7 @@ def outcome_text(status: JobStatus, places: Mapping[str, str], *, debug: bool = 
         lines += wrap(f"saved   {saving_of(status)}")
     elif status.phase is not JobPhase.FINISHED and status.checkpoints.number:
         lines.append(f"saved   checkpoint {status.checkpoints.number}, from which --resume continues")
-    lines += [f"{what:<7} {place}" for what, place in places.items()]
+    lines += [f"{what:<7} {place}" for what, place in places.items() if what != "trace"]
     return output.redact("\n".join(lines))
 
 
@@ -379,4 +387,7 @@ def status_object(status: JobStatus, places: Mapping[str, str]) -> dict[str, Any
     plain.pop("type", None)
     if status.phase.over:
         plain.setdefault("training", {})["samples_per_s"] = rate(status)
+        for count in (plain.get("roles") or {}).values():
+            if isinstance(count, dict):
+                count["alive"] = 0  # the last status was taken before the servers ended
     return {**output.redact_all(plain), "exit_code": exit_code(status), **places}

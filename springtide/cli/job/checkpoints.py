@@ -14,8 +14,8 @@ from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest, name_of
 from springtide.checkpoint.format.storage import FileStore, FolderStore, open_store
-from springtide.cli.common.options import RUNS, Job, Json, Runs, verb
-from springtide.cli.common.render import print_json, wrap
+from springtide.cli.common.options import RUNS, Job, JsonOnly, Runs, verb
+from springtide.cli.common.render import print_result, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.launch import job_lookup
 from springtide.telemetry import events as stories
@@ -37,7 +37,7 @@ def checkpoints(
         bool, typer.Option("--verify", help="Compare all checksums; exit with 1 if a checkpoint is damaged.")
     ] = False,
     folder: Runs = RUNS,
-    as_json: Json = False,
+    as_json: JsonOnly = False,
 ) -> int:
     """List the checkpoints of a job, of a folder or of a URL: time, size, outcome and place."""
     if job is not None and is_place(job):
@@ -46,8 +46,7 @@ def checkpoints(
     else:
         run = job_lookup.pick_local(job, folder)
         found, name = listed(stories.read(run.files.events), verify=verify), run.job
-    print("\n".join(text(name, found)))
-    print_json({"job": name, "checkpoints": found}, as_json)
+    print_result(text(name, found), {"job": name, "checkpoints": found}, as_json)
     return 1 if verify and any(row["outcome"] == "damaged" for row in found) else 0
 
 

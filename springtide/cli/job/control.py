@@ -9,7 +9,7 @@ import typer
 
 from springtide import errors
 from springtide.cli.common.options import Job, Json, WhereOptions, verb
-from springtide.cli.common.render import print_json
+from springtide.cli.common.render import print_json, print_result
 from springtide.launch import job_lookup
 from springtide.platforms.agent.job_handle import JobHandle
 from springtide.rpc.messages import messages
@@ -98,10 +98,8 @@ def tails(reach: JobHandle, chosen: list[str], lines: int, *, as_json: bool) -> 
     found: dict[str, list[str]] = {role: [] for role in (chosen or reach.roles())}
     for role_name, some in itertools.groupby(reach.logs(chosen, lines=lines, follow=False), key=lambda line: line.role):
         found.setdefault(role_name, []).extend(line.text for line in some)
-    for role_name, output_lines in found.items():
-        print(f"==> {role_name} <==")
-        print("\n".join(output_lines) if output_lines else "(empty)")
-    print_json({"job": reach.name, "logs": found}, as_json)
+    text = (part for name, lines in found.items() for part in (f"==> {name} <==", *(lines or ["(empty)"])))
+    print_result(text, {"job": reach.name, "logs": found}, as_json)
     return 0
 
 

@@ -147,7 +147,7 @@ def demo(
     print(
         text(status, files, script, saboteur)
         if status.phase is JobPhase.FINISHED
-        else render.outcome_text(status, places_of(files), debug=debug)
+        else render.outcome_text(status, places_of(files, over=True), debug=debug)
     )
     print_json(render.status_object(status, places_of(files)), as_json)
     return render.exit_code(status)

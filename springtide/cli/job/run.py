@@ -43,7 +43,7 @@ def run(**given: Any) -> int:
     """
     status, files = execute(given)
     code = render.exit_code(status)
-    places = job_handle.places_of(files)
+    places = job_handle.places_of(files, over=True)
     print(render.outcome_text(render.called(status, files.root.name), places, debug=given["debug"]))
     render.print_json(render.status_object(status, places), given["as_json"])
     return code

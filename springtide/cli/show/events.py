@@ -1,18 +1,24 @@
 """`springtide events` and `springtide explain`: list the events of a job in full, or explain them in sentences with
 reasons."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from springtide.cli.common.options import Job, Json, WhereOptions, verb
-from springtide.cli.common.render import print_json, wrap
+from springtide.cli.common.options import Job, JsonOnly, WhereOptions, verb
+from springtide.cli.common.render import print_result, wrap
 from springtide.domain.plan.plan import WITHOUT_BRAIN
 from springtide.launch import job_lookup
 
 Event = dict[str, Any]
 INDENT = " " * 11
+FOLDED = 4  # a sentence that repeats one of this many latest sentences is counted there
+COUNTED = re.compile(r"(?<=incarnation )\d+|\d+ of \d+(?= slots)|\d+(?= slots have)|(?<=checkpoint )\d+")
+"""Numbers in a decision that differ between repetitions of the same decision."""
+MEASURED = re.compile(r"(?<![\w-])\d[\d,.]*")
+"""Numbers in a reason. The rank in `worker-1` is no such number."""
 AT_ONCE_S = 1.0  # if a loss and the decision about it lie within this many seconds, they count as simultaneous
 
 SENTENCES = {
@@ -31,40 +37,66 @@ SENTENCES = {
 
 
 @verb("springtide events train")
-def events(at: WhereOptions, job: Job = None, as_json: Json = False) -> int:
+def events(at: WhereOptions, job: Job = None, as_json: JsonOnly = False) -> int:
     """List all events of a job, in order."""
     reach = job_lookup.find(job, at.where())
     story, began_at = reach.story(), reach.card.began_at
-    for event in story:
-        print("\n".join(wrap(f"{since(began_at, event)}  {event['event']:<9} {details(event)}", INDENT)))
-    print_json({"job": reach.name, "events": story}, as_json)
+    lines = (f"{since(began_at, event)}  {event['event']:<9} {details(event)}" for event in story)
+    text = (part for line in lines for part in wrap(line, INDENT))
+    print_result(text, {"job": reach.name, "events": story}, as_json)
     return 0
 
 
 @verb("springtide explain train")
-def explain(at: WhereOptions, job: Job = None, as_json: Json = False) -> int:
-    """Explain the decisions about a job, with reasons: phases, losses, relaunches, scaling."""
+def explain(at: WhereOptions, job: Job = None, as_json: JsonOnly = False) -> int:
+    """Tell what happened to a job and why: phases, losses, relaunches, scaling. Decisions that changed nothing are left
+    out, and repeated events are folded. `springtide events` lists all events."""
     reach = job_lookup.find(job, at.where())
     card = reach.card
     described = sentences(card.began_at, reach.story())
     state = "runs" if reach.running() else "is over"
-    print(f"job {reach.name} ({card.script}) {state}; this is its story:")
+    lines = [f"job {reach.name} ({card.script}) {state}; this is its story:"]
     for line in described:
-        print("\n".join(wrap(f"{line['seconds']:8.1f} s {line['what']}", INDENT)))
-    print_json({"job": reach.name, "story": described}, as_json)
+        again = f" ({line['times']} times until {line['until']:.1f} s)" if line["times"] > 1 else ""
+        lines += wrap(f"{line['seconds']:8.1f} s {line['what']}{again}", INDENT)
+    print_result(lines, {"job": reach.name, "story": described}, as_json)
     return 0
 
 
 def sentences(began_at: float, story: Sequence[Event]) -> list[dict[str, Any]]:
-    """Return the events of a job as sentences. Events that explain nothing, or that repeat the previous event, are left
-    out."""
+    """Return the events of a job as sentences. Events that explain or change nothing are left out. A sentence that
+    repeats one of the latest sentences is counted there: `times`, and `until` for the last time."""
     described: list[dict[str, Any]] = []
+    keys: list[str] = []
+    feeding: Any = None
     for place, event in enumerate(story):
         text, seconds = sentence(event), round(event["at"] - began_at, 3)
-        again = described and described[-1]["what"] == text and seconds - described[-1]["seconds"] < AT_ONCE_S
-        if text and not again and not needless(event, story[:place][-1:], story[place + 1 : place + 4]):
-            described.append({"seconds": seconds, "what": text})
+        key = outline(event, text)
+        if event["event"] == "feeding":
+            before, feeding = feeding, (event["data_workers"], event["cpu"])
+            text = "" if before == feeding else text
+        if not text or needless(event, story[:place][-1:], story[place + 1 : place + 4]):
+            continue
+        if key in keys[-FOLDED:]:
+            earlier = described[len(keys) - 1 - keys[::-1].index(key)]
+            at_once = earlier["what"] == text and seconds - earlier["until"] < AT_ONCE_S
+            earlier["times"] += not at_once
+            earlier["until"] = seconds
+        else:
+            keys.append(key)
+            described.append({"seconds": seconds, "what": text, "times": 1, "until": seconds})
     return described
+
+
+def outline(event: Event, text: str) -> str:
+    """Return a key that is equal for repetitions of an event: the sentence without its measurements. Roles, sizes and
+    phases stay, because these tell which event it is."""
+    if event["event"] == "phase":
+        return f"{event['at']}"
+    plain = COUNTED.sub("#", event["what"]) if "what" in event else ""
+    fixed = [event.get("role"), event.get("shape"), event.get("data_workers"), event.get("workers"), plain]
+    why = str(event.get("why") or text)
+    return f"{event['event']} {fixed} {event.get('outcome')} {MEASURED.sub('#', why)}"
 
 
 def needless(event: Event, before: Sequence[Event], following: Sequence[Event]) -> bool:
@@ -118,6 +150,7 @@ def sentence(event: Event) -> str:
 
 def planned(event: Event) -> str:
     shape, why = event.get("shape") or "another size", event["why"]
+    alone = [f"; {note}" for note in event.get("notes", []) if note.startswith(WITHOUT_BRAIN)]
     match event["outcome"]:
         case "taken":
             expected = event.get("throughput")
@@ -129,12 +162,15 @@ def planned(event: Event) -> str:
             return f"the plan is applied: {shape}"
         case "started":
             text = f"begins with {why}"
+        case "failed":
+            return f"no plan: {why}"
         case "forgotten":
             return f"the job is not in the history: {why}"
+        case _ if not alone:
+            return ""  # the plan changes nothing
         case _:
             text = f"unchanged: {why}"
     stage = f" [{event['stage']}]" if event.get("stage") else ""
-    alone = [f"; {note}" for note in event.get("notes", []) if note.startswith(WITHOUT_BRAIN)]
     return text + stage + "".join(alone[:1])
 
 

@@ -9,8 +9,8 @@ from rich.live import Live
 
 from springtide import errors
 from springtide.cli.common import render
-from springtide.cli.common.options import Job, Json, WhereOptions, verb
-from springtide.cli.common.render import WIDTH, line_of, picture, print_json, wrap
+from springtide.cli.common.options import Job, JsonOnly, WhereOptions, verb
+from springtide.cli.common.render import WIDTH, line_of, picture, print_result, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch import job_lookup
@@ -27,19 +27,18 @@ def status(
     at: WhereOptions,
     job: Job = None,
     every: Annotated[bool, typer.Option("--all", help="List all jobs, running and past.")] = False,
-    as_json: Json = False,
+    as_json: JsonOnly = False,
 ) -> int:
     """Show a job: progress, roles with CPU and memory, and the last decision with its reason. For a finished job, show
     the outcome."""
     if every:
         shown = [(reach, status_of(reach)) for reach in job_lookup.every(at.where())]
-        print("\n".join([columns("JOB", "STATE", "AGE", "SAMPLES", "WHY"), *(row(*job) for job in shown)]))
-        print_json({"jobs": [as_object(*job) for job in shown]}, as_json)
+        lines = [columns("JOB", "STATE", "AGE", "SAMPLES", "WHY"), *(row(*job) for job in shown)]
+        print_result(lines, {"jobs": [as_object(*job) for job in shown]}, as_json)
         return 0
     reach = job_lookup.find(job, at.where())
     found = reach.status()
-    print(text(reach, found))
-    print_json(as_object(reach, found), as_json)
+    print_result([text(reach, found)], as_object(reach, found), as_json)
     return 0
 
 
@@ -69,7 +68,7 @@ def text(reach: JobHandle, job: JobStatus) -> str:
     if not over:
         gpu = max((len(gpu_text(member)) for member in job.members), default=0)
         heading = f"  {'GPU':>{gpu}}" if gpu else ""
-        lines += ["", f"{'ROLE':<14} {'STATE':<10} {'LIFE':>4} {'CPU':>9} {'MEMORY':>8}{heading}  LIMITS"]
+        lines += ["", f"{'ROLE':<14} {'STATE':<8} {'LIFE':>4} {'PID':>7} {'CPU':>9} {'MEMORY':>6}{heading}  LIMITS"]
         lines += [member_row(member, gpu) for member in job.members]
     return "\n".join(lines)
 
@@ -90,7 +89,7 @@ def member_row(member: MemberView, gpu: int = 0) -> str:
     if usage and usage.memory_limit is not None:
         limits.append(f"memory {show_memory(usage.memory_limit)}")
     held = f"  {gpu_text(member) or '-':>{gpu}}" if gpu else ""
-    head = f"{member.role!s:<14} {state:<10} {member.incarnation:>4} {cpu:>9} {memory:>8}{held}"
+    head = f"{member.role!s:<14} {state:<8} {member.incarnation:>4} {member.pid or '-':>7} {cpu:>9} {memory:>6}{held}"
     return f"{head}  {', '.join(limits) or 'none'}"
 
 
@@ -102,16 +101,16 @@ def as_object(reach: JobHandle, job: JobStatus) -> dict[str, Any]:
 
 
 @verb("springtide metrics train", "springtide run train.py --metrics-port 9464    metrics served by the job")
-def metrics(at: WhereOptions, job: Job = None, as_json: Json = False) -> int:
+def metrics(at: WhereOptions, job: Job = None, as_json: JsonOnly = False) -> int:
     """Print a job's metrics in Prometheus format: progress, roles and stream lag."""
     reach = job_lookup.find(job, at.where())
     status = reach.status()
-    print(gauges.text(status, run=reach.name), end="")
     families = {
         family.name: [{"labels": dict(labels), "value": value} for labels, value in family.values]
         for family in gauges.families(status)
     }
-    print_json({"job": reach.name, "metrics": families}, as_json)
+    text = gauges.text(status, run=reach.name).rstrip("\n")
+    print_result([text], {"job": reach.name, "metrics": families}, as_json)
     return 0
 
 

@@ -191,7 +191,7 @@ class Autoscaler:
         self.data_cores = None
         self._content = False
         self._next_at = self._context.clock() + AFTER_FAILURE_S
-        self._log_plan("nothing", None, why)
+        self._log_plan("failed", None, why)
 
     # ---- answering ----
 
@@ -244,7 +244,8 @@ class Autoscaler:
             "plan", outcome=outcome, shape=shape, why=why, stage=stage, epoch=epoch, notes=list(notes), **details
         )
         if outcome != "taken":
-            what = {"nothing": "leave the job as it is", "started": "begin small"}.get(outcome, "reject a plan")
+            same = "leave the job as it is"
+            what = {"nothing": same, "failed": same, "started": "begin small"}.get(outcome, "reject a plan")
             what = (
                 "begin with the final sizes of similar jobs"
                 if what == "begin small" and stage is PlanningStage.OPTIMIZING

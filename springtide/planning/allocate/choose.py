@@ -237,7 +237,7 @@ def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig
         least = ResourceBudget(cpu=cpu, memory=memory, gpu=gpu).describe()
         return nothing(f"even the least of {len(bids)} jobs takes {least}; there are {capacity.describe()} for them")
     taken, solver = found
-    plans = [_plan(table, at, bid, int(taken[at]), float(scale[at])) for at, bid in enumerate(bids)]
+    plans = [_plan(table, at, bid, int(taken[at])) for at, bid in enumerate(bids)]
     changed = tuple(plan for plan in plans if plan is not None)
     note = f"chosen by the {solver} algorithm"
     if not changed:
@@ -245,23 +245,16 @@ def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig
     return Decision(plans=changed, why=f"{len(changed)} of {len(bids)} jobs change", notes=(note,))
 
 
-def efficiency(gain: float, cost: float) -> float:
-    """Return RE (Eqn 11): gain per additional unit of cost. For a saving, the result is negative: the loss per unit of
-    cost saved."""
-    return gain / cost if abs(cost) > knapsack.LEAST_COST else (float("inf") if gain > 0 else 0.0)
-
-
-def _plan(table: Considered, at: int, bid: Bid, option: int, log_weight: float) -> ShapePlan | None:
+def _plan(table: Considered, at: int, bid: Bid, option: int) -> ShapePlan | None:
     if option == table.stays[at]:
         return None
     shape = ShapeColumns(*(column[at] for column in table.shapes)).shape(option)
     before, after, gain = bid.throughput_now, float(table.throughput[at, option]), float(table.effective[at, option])
     gain, now, then = gain - before, float(table.cost_now[at]), float(table.cost[at, option])
     share = f" ({after / before - 1:+.0%})" if before > 0 else ""
-    bought = f", RE {efficiency(gain, then - now):,.2f}" if then > now else ""
     reason = (
-        f"{before:,.0f} -> {after:,.0f} samples/s{share} at {now:,.1f} -> {then:,.1f} an hour; gain {gain:,.1f} after "
-        f"what the change costs{bought}, log WG {log_weight:.1f}"
+        f"{before:,.0f} -> {after:,.0f} samples/s{share} at {now:,.1f} -> {then:,.1f} an hour; after the time that the "
+        f"change takes, the gain is {gain:,.0f} samples/s"
     )
     return ShapePlan(
         job=bid.job, shape=shape, reason=reason, gain=gain, cost=then, throughput=after, stage=PlanningStage.ADJUSTING

@@ -19,8 +19,15 @@ from springtide.telemetry.host import disks
 LOOK_S = 0.2  # seconds between two checks of the log files
 
 
-def places_of(files: logs.RunFiles) -> dict[str, str]:
-    return {"logs": str(files.logs), "events": str(files.events)}
+def places_of(files: logs.RunFiles, *, over: bool = False) -> dict[str, str]:
+    """Return the paths of a run. For a run that is `over`, `trace` is the log with the traceback of a script that
+    failed.
+    """
+    story = events.read(files.events) if over else []
+    why = story[-1]["status"]["why"] if story and story[-1]["event"] == "ended" else ""
+    failed = [event for event in story if event["event"] == "failed" and event.get("trace") and event["error"] == why]
+    trace = {"trace": str(files.logs / f"{failed[0]['role']}.log")} if failed else {}
+    return {"logs": str(files.logs), "events": str(files.events), **trace}
 
 
 class LocalJobHandle:
@@ -41,7 +48,7 @@ class LocalJobHandle:
 
     @property
     def places(self) -> dict[str, str]:
-        return places_of(self.run.files)
+        return places_of(self.run.files, over=not self.run.running)
 
     def running(self) -> bool:
         return self.run.running

@@ -70,6 +70,8 @@ class MemberView(RpcMessage, frozen=True):
     state: str = ""
     """Value of `job.core.nodes.NodeState`, for people."""
     usage: RoleUsage | None = None
+    pid: int = 0
+    """Process id on the role's host; 0 until the process has joined."""
 
 
 class StatusPart(msgspec.Struct, frozen=True, omit_defaults=True):

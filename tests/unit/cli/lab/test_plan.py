@@ -61,7 +61,8 @@ def test_invalid_plan_file_is_refused_with_its_line(tmp_path, capsys):
     [
         ("taken", "planned: 2 workers, 1,200 samples/s expected: faster [optimizing]"),
         ("refused", "a plan (2 workers) was refused: faster [optimizing]"),
-        ("nothing", "unchanged: faster [optimizing]"),
+        ("nothing", ""),
+        ("failed", "no plan: faster"),
         ("done", "the plan is applied: 2 workers"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from types import SimpleNamespace
 
 import msgspec
@@ -19,6 +20,8 @@ from springtide.rpc.messages.types import (
     JobStatus,
     MasterStatus,
     MemberView,
+    RoleCount,
+    RoleStatus,
     TrainingStatus,
 )
 from springtide.telemetry import events, logs
@@ -69,10 +72,10 @@ def test_status_shows_the_newest_job_by_default(folder, capsys):
     make_past_run(folder, "train", began_at=100.0, status=FAILED)
     make_past_run(folder, "good", began_at=200.0, status=FINISHED)
     assert output(capsys, "status")[0].startswith("job good finished in 3.0 s")
-    lines = output(capsys, "status", "train", "--json")
+    lines = output(capsys, "status", "train")
     assert lines[0] == "ValueError: no (train.py:3)"
     assert "(2 of 55 shards)" in lines[1] and "decided fail: the script raised" in lines
-    found = json.loads(lines[-1])
+    found = json.loads(*output(capsys, "status", "train", "--json"))
     assert (found["job"], found["running"], found["exit_code"], found["data"]["shards_total"]) == (
         "train",
         False,
@@ -102,16 +105,19 @@ def test_last_checkpoint_of_a_finished_job_is_shown_once(folder, capsys, phase, 
 def test_rate_of_a_finished_job_is_equal_in_text_and_json(folder, capsys):
     ended = msgspec.structs.replace(FINISHED, training=TrainingStatus(trained_s=2.0, samples_per_s=99.0))
     make_past_run(folder, "good", began_at=100.0, status=ended)
-    first, *_, last = output(capsys, "status", "--json")
-    assert "617 samples/s" in first and json.loads(last)["training"]["samples_per_s"] == 617.0
+    assert "617 samples/s" in output(capsys, "status")[0]
+    assert json.loads(*output(capsys, "status", "--json"))["training"]["samples_per_s"] == 617.0
 
 
 def test_all_jobs_are_listed_newest_first(folder, capsys):
     make_past_run(folder, "train", began_at=100.0, status=FAILED)
     make_past_run(folder, "good", began_at=200.0, status=FINISHED)
-    lines = output(capsys, "status", "--all", "--json")
+    lines = output(capsys, "status", "--all")
     assert [line.split()[:2] for line in lines[1:3]] == [["good", "finished"], ["train", "failed"]]
-    assert [each["job"] for each in json.loads(lines[-1])["jobs"]] == ["good", "train"]
+    assert [each["job"] for each in json.loads(*output(capsys, "status", "--all", "--json"))["jobs"]] == [
+        "good",
+        "train",
+    ]
 
 
 def test_misspelt_job_suggests_the_nearest(folder, capsys):
@@ -136,9 +142,9 @@ def test_finished_job_cannot_be_controlled(folder, capsys):
 def test_job_with_a_killed_agent_is_not_shown_as_running(folder, capsys):
     told = [("phase", {"phase": "running", "why": "all there", "samples": 7})]
     make_past_run(folder, "train", began_at=100.0, told=told, agent_pid=os.getpid(), agent_start=1)
-    lines = output(capsys, "status", "--json")
+    lines = output(capsys, "status")
     assert lines[0] == "the command that ran the job was killed, which ended the job (it was running)"
-    assert json.loads(lines[-1])["samples"] == 7
+    assert json.loads(*output(capsys, "status", "--json"))["samples"] == 7
 
 
 def test_job_with_a_killed_agent_names_the_checkpoint_to_resume(folder, capsys):
@@ -180,8 +186,8 @@ def test_events_shows_all_and_explain_only_those_with_a_reason(folder, capsys):
         ("exited", {"role": "worker-0", "how": "worker-0 (pid 8) exited with status 0"}),
     ]
     make_past_run(folder, "train", began_at=100.0, told=told, status=FAILED)
-    lines = output(capsys, "events", "--json")
-    assert len(json.loads(lines[-1])["events"]) == 16 and any("pid=9" in line for line in lines)
+    assert len(json.loads(*output(capsys, "events", "--json"))["events"]) == 16
+    assert any("pid=9" in line for line in output(capsys, "events"))
     lines = output(capsys, "explain", "--json")
     story = [each["what"] for each in json.loads(lines[-1])["story"]]
     assert story == [
@@ -204,9 +210,71 @@ def test_explain_shows_when_a_job_planned_without_the_brain(folder, capsys):
     make_past_run(folder, "train", began_at=100.0, told=told, status=FAILED)
     story = [each["what"] for each in json.loads(output(capsys, "explain", "--json")[-1])["story"]]
     assert story == [
-        "unchanged: it has its size [adjusting]",
         f"unchanged: it has its size [adjusting]; {away}",
     ]
+
+
+def test_explain_counts_repeated_decisions_and_leaves_out_those_that_changed_nothing(folder, capsys):
+    told = [("phase", {"phase": "running", "why": "all servers are ready"})]
+    for number in range(35):
+        killed = {
+            "what": f"relaunch worker-1 as incarnation {number + 1}",
+            "why": f"worker-1 (pid {number}) was killed",
+        }
+        told += [
+            ("feeding", {"data_workers": 0, "cpu": 0.0, "why": f"reading takes {number}% of a step"}),
+            ("plan", {"outcome": "nothing", "why": f"gain {number} is not worth its cost", "stage": "adjusting"}),
+            ("decision", killed),
+        ]
+    told += [
+        ("plan", {"outcome": "taken", "shape": "2 workers", "why": "10 -> 19 samples/s"}),
+        ("plan", {"outcome": "taken", "shape": "3 workers", "why": "19 -> 27 samples/s"}),
+        ("decision", {"what": "relaunch worker-2 as incarnation 1", "why": "worker-2 (pid 99) was killed"}),
+    ]
+    make_past_run(folder, "train", began_at=time.time(), told=told, status=FAILED)
+    lines = json.loads(*output(capsys, "explain", "--json"))["story"]
+    assert [(line["what"], line["times"]) for line in lines if line["times"] > 1] == [
+        ("relaunch worker-1 as incarnation 1: worker-1 (pid 0) was killed", 35)
+    ]
+    assert [line["what"].split(":")[0] for line in lines] == [
+        "the job is running",
+        "data workers",
+        "relaunch worker-1 as incarnation 1",
+        "planned",
+        "planned",
+        "relaunch worker-2 as incarnation 1",
+    ]
+    assert "35 times until" in " ".join(" ".join(output(capsys, "explain")).split())
+
+
+def test_status_of_a_failed_job_names_the_file_with_the_traceback(folder, capsys):
+    failed = {"role": "worker-1", "error": FAILED.why, "trace": "Traceback"}
+    told = [("failed", {**failed, "role": "worker-0", "error": "the server has gone"}), ("failed", failed)]
+    files = make_past_run(
+        folder, "train", began_at=100.0, told=told, status=msgspec.structs.replace(FAILED, detail="Traceback")
+    )
+    log = os.path.relpath(files.logs / "worker-1.log")
+    assert f"the traceback is in {log}" in output(capsys, "status")
+    assert json.loads(*output(capsys, "status", "--json"))["trace"] == log
+
+
+def test_finished_job_counts_its_roles_as_ended(folder, capsys):
+    ended = msgspec.structs.replace(FINISHED, roles=RoleStatus(workers=RoleCount(0, 2), servers=RoleCount(3, 3)))
+    make_past_run(folder, "good", began_at=100.0, status=ended)
+    assert "roles   2 workers, 3 servers, master's term 0; all have ended" in output(capsys, "status")
+    roles = json.loads(*output(capsys, "status", "--json"))["roles"]
+    assert [roles[kind]["alive"] for kind in ("workers", "servers")] == [0, 0]
+
+
+def test_unknown_job_leaves_standard_output_empty_for_json(folder, capsys):
+    assert app.main(["status", "nope", "--json"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_status_shows_the_process_ids_of_a_running_job():
+    role = Role(RoleKind.WORKER, 0)
+    line = status.member_row(MemberView(role=role, alive=True, joined=True, pid=4711))
+    assert line.split()[:4] == ["worker-0", "joined", "0", "4711"]
 
 
 def test_logs_shows_the_last_lines_of_a_role(folder, capsys):
@@ -214,8 +282,8 @@ def test_logs_shows_the_last_lines_of_a_role(folder, capsys):
     (files.logs / "worker-0.log").write_text("".join(f"line {number}\n" for number in range(30)))
     (files.logs / "worker-1.log").write_text("")
     assert output(capsys, "logs", "train", "worker-0", "--lines", "2")[1:] == ["line 28", "line 29"]
-    lines = output(capsys, "logs", "--json")
-    assert "(empty)" in lines and len(json.loads(lines[-1])["logs"]["worker-0"]) == 20
+    assert "(empty)" in output(capsys, "logs")
+    assert len(json.loads(*output(capsys, "logs", "--json"))["logs"]["worker-0"]) == 20
     assert app.main(["logs", "train", "worker-2"]) == 2
     assert "Did you mean 'worker-1'?" in capsys.readouterr().err
 
@@ -249,7 +317,7 @@ def test_gpu_columns_are_shown_only_for_gpu_jobs():
     job = JobStatus(name="a", phase=JobPhase.RUNNING, why="", elapsed_s=3.0)
     lines = status.text(reach, msgspec.structs.replace(job, members=(member(0, used), member(1, None)))).splitlines()
     assert "gpu     busy 42% of the time, 3G of memory reserved, 2G in tensors" in lines
-    assert lines[-3].split() == ["ROLE", "STATE", "LIFE", "CPU", "MEMORY", "GPU", "LIMITS"]
+    assert lines[-3].split() == ["ROLE", "STATE", "LIFE", "PID", "CPU", "MEMORY", "GPU", "LIMITS"]
     assert [line.split()[-3:] for line in lines[-2:]] == [["42%", "3G/80G", "none"], ["1G", "-", "none"]]
     assert "gpu 42%" in render.line_of(msgspec.structs.replace(job, members=(member(0, used),)))
     assert "GPU" not in status.text(reach, msgspec.structs.replace(job, members=(member(1, None),)))
