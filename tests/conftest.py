@@ -167,7 +167,7 @@ def _left_behind(threads: set[threading.Thread], files: dict[int, str], children
 
 @pytest.fixture(autouse=True)
 def _nothing_compiled() -> None:
-    """What other tests have compiled is none of this one's business: a process that compiles is not split."""
+    """Forget what other tests compiled: a process that has compiled a model is not split."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo is not None:
         dynamo.counters.clear()

@@ -188,7 +188,7 @@ def module_graph() -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Groups of modules that reach each other: what is left when modules without ways in or out are taken away."""
+    """Groups of modules that import each other: what remains after removing modules without a way in or out."""
     reached = {name: _reachable(graph, name) for name in _core(graph)}
     groups = {
         tuple(sorted({name, *(other for other in reach if name in reached.get(other, ()))}))

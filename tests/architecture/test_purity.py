@@ -68,7 +68,7 @@ def decides(module):
 
 
 def test_module_declared_pure_is_pure():
-    """It imports nothing that does input or output, unless that says it is pure as well, or is an empty package."""
+    """It imports no I/O, except modules declared pure or empty packages."""
     modules = {name_of(path): path for path in sources.python("springtide")}
     pure = {name for name, path in modules.items() if sources.docstring(path).startswith("Pure.")}
     empty = {name for name, path in modules.items() if path.stem == "__init__" and not sources.imports(path)}

@@ -45,7 +45,7 @@ class PendingKey:
 
 @dataclass(slots=True)
 class SlotCopy:
-    """One slot, or what changed in it since a cut."""
+    """One slot, or its changes since a cut."""
 
     slot: int
     full: bool

@@ -53,7 +53,7 @@ class Actions:
 
 @dataclass(slots=True)
 class Model:
-    """S, one row of the matrix a key: what each worker has, and the servers."""
+    """The state S, one matrix row per key: what each worker and the servers have."""
 
     workers: int
     at: defaultdict[Key, dict[int, Fraction]] = field(default_factory=lambda: defaultdict(dict))
@@ -71,7 +71,7 @@ class Model:
         return _largest(actions.pushed) + _largest(actions.pulled)
 
     def needed(self, trained: Held) -> Held:
-        """The smallest Q: what must be pushed before these keys are trained there, if nothing goes between workers."""
+        """The smallest Q: pushes needed before these keys are trained there, without worker-to-worker transfers."""
         trainers = _by_key(trained)
         found = set()
         for key, who in trainers.items():

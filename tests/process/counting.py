@@ -99,7 +99,7 @@ def write(folder, ids, text=SCRIPT):
 
 
 def hurry(folder):
-    """Whatever was to be done to the job is done: what is left may be trained as quickly as can be."""
+    """Let the rest of the data be trained as fast as possible, once all faults are injected."""
     (folder / "hurry").touch()
 
 
@@ -117,7 +117,7 @@ def told_samples(job):
 
 
 def differences(folder, ids, *, epochs, batch):
-    """What the tables hold beyond, or short of, what the data set says; nothing is what it should be."""
+    """Differences between trained counts and the dataset's; empty if they are equal."""
     counts = np.load(folder / "counts.npz")
     expected = np.bincount(ids[:, 0] % 50, minlength=50) * epochs
     wrong = {f"small {key}": extra for key, extra in enumerate(counts["small"][:, 0] - expected) if extra}

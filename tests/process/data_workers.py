@@ -119,7 +119,7 @@ def _serve(stage=0, slow_s=0.0, floats=1, before=()):
 
 
 def _train(feeds, batches):
-    """A trainer that takes one batch after the other, and leaves without a word to anyone."""
+    """A trainer that takes one batch after another and exits without notice."""
     feed = BatchFeed(SECRET)
     for address in feeds:
         feed.attach(address, address)
@@ -130,7 +130,7 @@ def _train(feeds, batches):
 
 
 def main():
-    """Fork whatever is asked for, a line each; tell how it ended."""
+    """Fork a process for each requested line and report how it ended."""
     import torch  # noqa: F401 - once, for all
 
     import springtide.dataworker.feed.worker  # noqa: F401

@@ -27,7 +27,7 @@ FORMED = re.compile(r"form a bsp group of (\d+) workers?, number (\d+)")
 
 
 def last_formed_group(job):
-    """Workers and number of the group that was formed last, by the story: a status has only what was decided last."""
+    """Workers and number of the last formed group, from the event log (a status has only the last decision)."""
     told = [FORMED.match(str(event["what"])) for event in job.story if event["event"] == "decision"]
     return next(((int(one[1]), int(one[2])) for one in reversed(told) if one), (0, 0))
 
@@ -53,7 +53,7 @@ def until_back(job, number):
 def count(
     folder, spec, seed, *, batches, hurt, begun=lambda status: status.samples > 0, pause_s=0.01, text=COUNTING, **more
 ):
-    """Hurt it once it has begun; what is left then may be trained as quickly as can be."""
+    """Run the counting job, inject faults with `hurt` once it began, then let it finish fast."""
     assert COUNTING != counting.SCRIPT
     ids = counting.draw(np.random.default_rng(seed), batches * BATCH)
     script = counting.write(folder, ids, text)

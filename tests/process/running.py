@@ -208,7 +208,7 @@ def on_a_terminal(*arguments, folder, **variables):
 
 
 def _read(terminal):
-    """What comes next, nothing when the other side has closed."""
+    """Read available output; nothing once the other side has closed."""
     try:
         return os.read(terminal, 65536)
     except OSError:

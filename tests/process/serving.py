@@ -54,7 +54,7 @@ def serving(*, servers=1, workers=1, **limits):
 
 
 def main(options):
-    """Serve until SIGTERM, then say what was counted."""
+    """Serve until SIGTERM, then print the counters."""
     from springtide.server.server import ServerRole
 
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])

@@ -28,7 +28,7 @@ def steps(view, config):
 
 
 def next_at(job):
-    """Which shape comes next, by those it has had; a master that takes over has seen only the newest."""
+    """The shape that follows those seen so far; a new master has seen only the newest."""
     had = [(one.shape.workers, one.shape.servers) for one in job.profiles]
     back = (1, 2) in had and had[-1] == (1, 1)
     return len(NUMBERS) if back else NUMBERS.index(had[-1]) + 1

@@ -106,7 +106,7 @@ class Producer:
 
 
 def differences(folder, records):
-    """What the tables hold beyond, or short of, what was appended; nothing is what it should be."""
+    """Differences between trained counts and the appended records; empty if they are equal."""
     counts = np.load(folder / "counts.npz")
     wrong = {
         f"seen {place}": value - len(records) for place, value in enumerate(counts["seen"]) if value != len(records)

@@ -22,7 +22,7 @@ MASTERS, SECONDS, EVERY_S, CORES = 500, 60.0, 2.0, 20_000
 
 
 async def one_master(number, remote, until, waits):
-    """Asks every two seconds, as a master does, and becomes what it is told five seconds later."""
+    """A master that asks every two seconds and takes the planned shape five seconds later."""
     shape, epoch, now = views.shape(workers=1 + number % 4), 0, 200.0
     tried = [views.shape(workers=1 + (number + at) % 8, servers=1 + at % 3) for at in range(6)]
     await asyncio.sleep(EVERY_S * number / MASTERS)

@@ -68,7 +68,7 @@ def spec(**more):
 
 
 def train(folder, *, pause_s=0.0, meanwhile=lambda job: None, **more):
-    """Train the model; what each rank lost at every step, and the model in the end if it came to that."""
+    """Train the model; return each rank's losses by step, and the final model if there is one."""
     folder.mkdir(exist_ok=True)
     script = folder / "train.py"
     script.write_text(MODEL)
@@ -91,7 +91,7 @@ def kill_together(job, *lists):
 
 
 def exported(folder, manifest, url):
-    """The state of a plain model that is given what the checkpoint has, tables and dense part."""
+    """State of a plain model loaded from the checkpoint, tables and dense part."""
     exporter.make(open_store(folder), manifest, url, format="safetensors")
     plain = zoo.model("deepfm", tables=ClickLog(6_000).tables, dim=4)
     export.into(plain, url)
@@ -123,7 +123,7 @@ def same_then_again(found, expected):
     [(1, True), pytest.param(2, True, marks=pytest.mark.soak), pytest.param(2, False, marks=pytest.mark.soak)],
 )
 def test_bsp_resume_and_server_loss_give_a_bit_identical_model(tmp_path, workers, own):
-    """`own`: it has a checkpoint of its own by then; else it goes back to the one that it went on from."""
+    """`own`: the resumed run has its own checkpoint when the server is lost; else it rolls back to the resumed one."""
     rules = CheckpointRules(every_s=0.3, keep=1000)
     _, quiet, expected = train(tmp_path / "quiet", pause_s=0.1, meanwhile=save, workers=workers, checkpoints=rules)
     folder = str(tmp_path / "quiet" / "runs" / "steps" / "checkpoints")

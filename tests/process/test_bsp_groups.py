@@ -93,7 +93,7 @@ def test_bsp_group_that_lost_a_rank_gives_the_model_of_one_process(tmp_path):
 
 
 def have_the_model(job):
-    """Members of the group that was formed last, as far as they live: without checkpoints one of them must.
+    """Surviving members of the last formed group; without checkpoints one of them must live.
 
     A worker that the group goes on without lives a little longer, and one that has just come has nothing yet.
     """

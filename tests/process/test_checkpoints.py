@@ -75,7 +75,7 @@ def uploader(url):
 
 
 def kill_uploader(url):
-    """If there is one; nothing, as whether it was through by then is for the story to tell."""
+    """Kill the upload process if there is one; the event log tells whether it was in time."""
     with contextlib.suppress(ProcessLookupError):
         if pid := uploader(url):
             running.kill(pid)

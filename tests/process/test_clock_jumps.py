@@ -20,7 +20,7 @@ DAY_S = 86_400
 
 @pytest.fixture
 def shifted_clock(tmp_path):
-    """What a job's processes are told, and the file that says by how many seconds their time of day is off."""
+    """Environment of a job's processes, and the file with their clock offset in seconds."""
     library, file = tmp_path / "clock_shift.so", tmp_path / "shift"
     source = pathlib.Path(__file__).with_name("clock_shift.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)

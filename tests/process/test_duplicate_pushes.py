@@ -134,7 +134,7 @@ def test_fenced_worker_that_resumes_changes_nothing(at):
 
 
 def main(do, addresses):
-    """The zombie: pushes all batches in order, or gives first values in as many parts, and says so.
+    """The zombie: pushes all batches in order, or sends first values in as many parts, and prints its progress.
 
     It is not through before its input has ended: whoever wants to stop it may be late.
     """

@@ -59,7 +59,7 @@ def as_lists(batches):
 
 
 def epoch(number, seed):
-    """What an epoch gives without any data worker: what it must give with them."""
+    """Batches of an epoch without data workers, which data workers must reproduce."""
     alone = ElasticLoader(Ids(), batch_size=BATCH, shuffle=True, seed=seed, num_workers=0)
     alone.set_epoch(number)
     return as_lists(alone)

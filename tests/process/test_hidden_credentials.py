@@ -98,7 +98,7 @@ def test_spec_credentials_are_neither_readable_by_others_nor_printed(tmp_path):
 
 
 def check_files(run):
-    """Nobody else can read what is in a run's folder, and the mark is only where it must be."""
+    """Check that only its user can read the run folder, and that the mark is only in allowed files."""
     assert run.stat().st_mode & 0o777 == 0o700
     files = [path for path in run.rglob("*") if path.is_file()]
     shared = [path for path in files if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]

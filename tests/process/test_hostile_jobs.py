@@ -112,7 +112,7 @@ np.savez(folder / "model.npz", losses=losses, calls=model.calls["count"], teache
 
 
 def train_job(folder, *, workers, changes=90, lies=False, made=10, seen=lambda job: None):
-    """Train it; the job, and what came out. `seen` is called when most of it is trained."""
+    """Train the program; return the job and its result. `seen` is called when most of it is trained."""
     folder.mkdir()
     script = folder / "train.py"
     script.write_text(SCRIPT)

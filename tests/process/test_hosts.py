@@ -25,7 +25,7 @@ def cluster(tmp_path):
 
 
 def started(folder, cluster, *, batches, pause_s=0.02, text=counting.SCRIPT, place=None, short=3, **more):
-    """A job that counts, with its run folder on the first host's own disk; and what it counts."""
+    """A counting job with its run folder on the first host's private disk, and its ids."""
     ids = counting.draw(np.random.default_rng(5), batches * BATCH - short)
     script = counting.write(folder, ids, text)
     given = dict(name="apart", workers=2, servers=2, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0)
@@ -91,7 +91,7 @@ def test_temporary_network_partitions_lose_and_repeat_nothing(tmp_path, cluster)
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_partitioned_worker_is_replaced_and_its_late_batches_count_once(tmp_path, cluster):
-    """Its servers it can reach all the time, so that it trains on as a zombie."""
+    """It can still reach its servers, so it trains on as a zombie."""
 
     def place(life):
         return "four" if life.role == Role(RoleKind.WORKER, 1) else ("two", "three")[life.role.rank % 2]

@@ -30,7 +30,7 @@ def broker(tmp_path, tls):
 
 @pytest.mark.timeout(400)
 def test_each_record_is_trained_once_over_tls_though_broker_and_worker_are_killed(tmp_path, broker, tls):
-    """Options lie in a file, as they would at a user's; the URL names nothing but that."""
+    """Options are in a file, and the URL names only that file."""
     file = tmp_path / "client.properties"
     small = {"queued.min.messages": "1", "fetch.message.max.bytes": "2000"}  # so that much is to come
     options = {**kafka_broker.OLD_BROKER, **tls.options(), **small}

@@ -68,5 +68,5 @@ def test_waiting_trainer_lends_unused_cores_and_the_job_gets_faster(tmp_path):
 
 
 def tuning_reasons(job, words):
-    """What tuning has said of it so far."""
+    """Tuning reasons logged so far that contain these words."""
     return [str(event["why"]) for event in job.story if words in str(event.get("why"))]

@@ -35,7 +35,7 @@ FILL = "x = b'x' * (400 << 20)"
 
 @pytest.fixture
 def limited():
-    """Skips where the kernel, or who we are, does not allow it."""
+    """Skip where the kernel or the user does not allow limits."""
     held.skip_unless(ProcessLimits(cpu=1.0, memory=64 << 20))
 
 
@@ -45,7 +45,7 @@ def statement(text):
 
 
 async def run_one(platform, *, text, limits, on_start=lambda pid: None, on_usage=lambda usage: None):
-    """Start one process and wait for its end: how it ended, seconds, and what it took shortly before."""
+    """Run one process to its end: its exit, its duration and its last measured usage."""
     ended = asyncio.get_running_loop().create_future()
     launch = RoleLaunch(life=WORKER, module="timeit", arguments=statement(text), limits=limits)
     began = time.monotonic()
@@ -59,7 +59,7 @@ async def run_one(platform, *, text, limits, on_start=lambda pid: None, on_usage
 
 
 async def burn_until_seen(platform, folder, cpu_s, limits):
-    """The same of one that burns until it was seen to have taken so much: a look may come late on a busy machine."""
+    """Run a process that burns CPU until its measured usage reaches a value."""
     enough = folder / "enough"
 
     def look(usage):

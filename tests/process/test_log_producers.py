@@ -32,7 +32,7 @@ def start(folder: Path, name: str) -> subprocess.Popen[str]:
 
 
 def kill_after(producer: subprocess.Popen[str], appends: int) -> int:
-    """Kill it when it has told of so many; how many it told of in all."""
+    """Kill a producer after it reported this many appends; return how many it reported in all."""
     assert producer.stdout is not None
     for line in producer.stdout:
         if int(line) >= appends:

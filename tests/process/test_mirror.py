@@ -23,7 +23,7 @@ def ready_events(job, role):
 
 
 def lose(job, role):
-    """A host: its folder goes while its server is stopped, before a next life can look there."""
+    """Lose a host: its folder is removed while its server is stopped, before the next incarnation starts."""
     pid = job.signal(role, signal.SIGSTOP)
     waiting.until(lambda: set(running.states(pid)) == {"T"}, f"no thread of {role} writes")
     shutil.rmtree(job.files.checkpoints / role)

@@ -49,7 +49,7 @@ def listeners(pids):
 
 
 def answers(places, words):
-    """What strangers, one a place and word, are answered before the other side hangs up or all are silent a while."""
+    """Replies to strangers, one per address and message, until disconnected or silent."""
     heard = {(where, sent): b"" for where in places for sent in words}
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as waiting:
         for where, sent in heard:

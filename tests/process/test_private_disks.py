@@ -43,7 +43,7 @@ def begin(folder, seed, *, batches, servers=2, workers=2, pause=0.01, **rules):
 
 
 def command_output(*command, folder):
-    """What a command that goes well prints."""
+    """Output of a successful command."""
     with running.springtide(*command, folder=folder) as running_command:
         code, out = running_command.finish()
     assert code == 0, out

@@ -261,7 +261,7 @@ def test_ray_job_is_submitted_and_controlled_from_outside_the_cluster(tmp_path, 
 
 
 def command_json(folder, *command):
-    """What a command says for scripts, run in that folder."""
+    """JSON output of a command run in that folder."""
     code = "import sys; from springtide.cli.app import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", code, *command, "--json"],

@@ -40,7 +40,7 @@ def spec(**more):
 
 
 def run(folder, seed, *, batches, hurt, pause_s=0.004, epochs=1, **more):
-    """Count under faults; the last status, what `hurt` says, and what the counts are off by."""
+    """Count under faults; return the last status, the result of `hurt`, and the count differences."""
     ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)
     script = counting.write(folder, ids)
     arguments = [folder, epochs, BATCH, pause_s]
@@ -141,7 +141,7 @@ def test_random_server_worker_and_master_deaths_lose_and_repeat_nothing(tmp_path
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(300, 306))
 def test_damaged_newest_checkpoint_falls_back_to_the_previous(tmp_path, seed):
-    """The one before it is used, by the servers and by the ledger, and that is told. Torn, or with other bytes."""
+    """Servers and ledger use the previous one and log it; the newest is torn or has other bytes."""
 
     def hurt(job):
         before = job.until(lambda status: status.checkpoints.number >= 3).checkpoints.number

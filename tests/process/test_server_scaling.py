@@ -35,7 +35,7 @@ def wait_until_settled(job, servers):
 
 
 def at_rest(job, servers, status):
-    """Whether just so many servers are there and nothing moves."""
+    """Whether exactly this many servers exist and no slot moves."""
     return status.roles.servers.alive == status.roles.servers.wanted == servers and not status.roles.slots_moving
 
 

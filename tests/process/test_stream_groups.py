@@ -17,7 +17,7 @@ SCRIPT = stream_counting.SCRIPT.replace("(-model(x)).backward()", "(-model(x) / 
 
 
 def count(folder, hurt, *, first=10, **more):
-    """A group counts full batches, `first` a partition, then some that come while it trains; what counts are off by."""
+    """Run a group over `first` full batches per partition and later ones; return the count differences."""
     assert SCRIPT != stream_counting.SCRIPT
     producer = stream_counting.Producer(folder, partitions=3)
     producer.append(3 * BATCH * first)

@@ -37,7 +37,7 @@ def spec(**more):
 
 
 def job_of(folder, *, pause_s=0.005, linger_s=0.2, parts=1, shuffle="advanced", environment=None, **more):
-    """A job that counts what is appended to the log of this folder, with so many batches in a step."""
+    """A job that counts the records of this folder's log, with this many batches per step."""
     text = stream_counting.SCRIPT
     (folder / "count.py").write_text(text if parts == 1 else counting.summing(text, parts))
     arguments = [folder, BATCH, pause_s, {"linger_s": linger_s, "shuffle": shuffle}]
@@ -55,7 +55,7 @@ def check(folder, status, producer):
 
 @contextlib.contextmanager
 def appending(producer, count, *, every_s=0.05, unless=lambda: False):
-    """Records come all the while, unevenly; `unless`, so that a slow machine is not left further and further behind."""
+    """Append records unevenly in the background, except while `unless` holds, for slow machines."""
     ended = threading.Event()
 
     def append():

@@ -50,7 +50,7 @@ def job_of(folder, *, workers=3, pause_s=0.05, shuffle="advanced", silence_s=30.
 
 
 def takers_and_owners(folder):
-    """Who has taken from whom: (receiver, owner with its life)."""
+    """Pairs (receiver, owner with its incarnation) of forwarded batches."""
     notes = [path.name.split(" took from ") for path in folder.glob("worker-* took from *")]
     return {(receiver, owner) for receiver, owner in notes}
 

@@ -21,7 +21,7 @@ ALL_PROTOCOLS, ETHERNET = 3, 14
 
 
 class Sniffer:
-    """Sees every packet of this host's own network, as somebody on a switch would; needs the right to do so."""
+    """Captures every packet of this host's loopback network; needs the right to do so."""
 
     def __init__(self, *words: bytes) -> None:
         self._words, self.read, self.packets = words, set(), 0
@@ -49,7 +49,7 @@ class Sniffer:
         self._sock.close()
 
     def hears(self, word: bytes) -> bool:
-        """Whether a word that is said now reaches it, and so does everything that was said before."""
+        """Send a marker until the sniffer has captured it, and so everything sent before it."""
         deadline = time.monotonic() + 120
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as saying, self._heard:
             while word not in self.read and time.monotonic() < deadline:

@@ -38,7 +38,7 @@ class Plan:
 
 
 class Planner:
-    """The directory: who caches what, oldest first, and what the servers do not have yet."""
+    """Directory of cached rows by worker, oldest first, with the rows servers lack."""
 
     def __init__(self, ranks: int, *, capacity: int, p2p: str, dropped: str = "") -> None:
         self.capacity, self.p2p, self.dropped = capacity, p2p, dropped
@@ -72,7 +72,7 @@ class Planner:
         return plans
 
     def flushed(self, step: int) -> None:
-        """All that was dirty at that step is on the servers; what a later one trains is dirty again after it."""
+        """Mark rows that were dirty at that step as clean; rows trained later stay dirty."""
         for key, since in list(self.dirty_since.items()):
             if since <= step or self.dropped == "ahead":
                 del self.dirty_since[key]
@@ -109,7 +109,7 @@ class Planner:
         del self.caches[holder][key]
 
     def _at_home(self, key: int, ranks: list[int], plans: list[Plan]) -> None:
-        """One of those who train a row keeps it and sums what the others send; without room it is as any shared row."""
+        """Let one trainer of a row keep it and sum the others' gradients; without room it is a shared row."""
         holder = self.holder.get(key)
         home = holder if holder in ranks else ranks[0]
         if holder != home and not self._room(home, plans):
@@ -139,7 +139,7 @@ class Planner:
         self.caches[home][key], self.holder[key] = None, home
 
     def _room(self, rank: int, plans: list[Plan]) -> bool:
-        """Whether there is room for one more row; the oldest that this step does not need gives way."""
+        """Make room for one more row by evicting the oldest row this step does not need."""
         cache, used = self.caches[rank], set(plans[rank].held)
         if len(cache) < self.capacity:
             return True

@@ -59,7 +59,7 @@ class Slot:
 
 @dataclass
 class Rank:
-    """A worker: the step that it is at and how far it is with it."""
+    """A worker, with its current step and phase."""
 
     step: int
     phase: str = "read"
@@ -69,7 +69,7 @@ class Rank:
 
 
 class World:
-    """All of it. Moves are methods; each says by its name what happens, and raises `Violated` when it goes wrong."""
+    """The whole system. Each move is a method that raises `Violated` when a rule is broken."""
 
     def __init__(self, chance: random.Random, *, dropped: str = "") -> None:
         assert not dropped or dropped in RULES
@@ -118,7 +118,7 @@ class World:
         self.plans[step] = self.planner.plan(step, keys)
 
     def latest(self, step: int) -> dict[int, Row]:
-        """What training without a cache would have after that step."""
+        """The value that training without a cache would give after that step."""
         if step not in self.truth:
             after = dict(self.latest(step - 1))
             for dealt in self.dealt[step]:
@@ -181,7 +181,7 @@ class World:
         rank.phase = "reduce"
 
     def reduce(self, at: int, rank: Rank, plan: Plan) -> None:
-        """All gradients of the step are there; with them goes what anybody wishes."""
+        """Complete the gradient exchange of a step, with the ranks' requests."""
         step = rank.step
         wishes = set().union(*(other.wishes for other in self.ranks))
         self.latest(step)
@@ -274,7 +274,7 @@ class World:
             self.ranks[at].wishes.add(what)
 
     def settled(self) -> bool:
-        """All ranks have stopped, and the servers have what they sent."""
+        """All ranks have stopped and servers have everything sent."""
         last = self.ranks[0].step - 1
         return all(rank.phase == "done" for rank in self.ranks) and all(s.applied == last for s in self.slots)
 

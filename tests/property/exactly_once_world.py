@@ -108,7 +108,7 @@ class Checkpoint:
 
 
 class World:
-    """All of it. `run()` ends with an empty list, or with what was not applied exactly once."""
+    """The whole system. `run()` returns the batches not applied exactly once."""
 
     def __init__(self, seed: int, *, dropped: str = "") -> None:
         assert not dropped or dropped in RULES
@@ -149,7 +149,7 @@ class World:
         return self.step < FAULTS_UNTIL
 
     def moves(self) -> list[str]:
-        """What may happen next, each as often as it is likely."""
+        """Possible next moves, weighted by likelihood."""
         live = [worker for worker in self.workers if worker.alive]
         moves = ["deliver"] * 6 if self.wire else []
         moves += ["work"] * 6 if live else ["spawn"]
@@ -205,7 +205,7 @@ class World:
             self.acknowledge(message)
 
     def apply(self, push: Push) -> frozenset[int]:
-        """What a server does: its store applies the push to the slots it answers for. The slots it refuses."""
+        """Apply a push on a server to the slots it owns; return the slots it refuses."""
         if push.server not in self.stores:
             return frozenset(push.keys)
         mask = np.zeros(ALL_SLOTS, dtype=np.uint8)
@@ -225,7 +225,7 @@ class World:
         return frozenset(stats.foreign)
 
     def acknowledge(self, ack: Ack) -> None:
-        """A worker hears: what was refused goes to the slots' owners by its newest placement."""
+        """A worker gets a reply: refused slots go to their owners by its newest placement."""
         worker, push = self.workers[ack.push.sender], ack.push
         if not worker.alive or worker.grant is None or worker.lease != push.lease or push.batch not in worker.open:
             return
@@ -268,7 +268,7 @@ class World:
             worker.owner, worker.epoch = dict(self.owner), self.epoch
 
     def report(self, worker: Worker) -> None:
-        """Progress: only what is acknowledged. It may be that the lease is gone; the worker may learn it late."""
+        """Report acknowledged progress. The lease may be revoked, and the worker may learn it late."""
         assert worker.grant is not None
         grant, offset = worker.grant, min(worker.trained * GRID, worker.grant.end)
         word = Progress(grant.shard, grant.first, offset, grant.end)
@@ -343,7 +343,7 @@ class World:
         ledger_invariants.check(self.book)
 
     def keep_leases(self) -> None:
-        """A return that revokes only what nobody could hold any more."""
+        """A rollback that revokes only leases without a holder."""
         note = self.saved.note
         self.book = JobLedger.from_state(dataclasses.replace(self.book.to_state(), ledgers=note.ledgers))
         if not note.ledgers:

@@ -12,7 +12,7 @@ from springtide.domain.data.data_workers import FeedSeen, FeedTarget, StageSeen,
 
 @dataclass(kw_only=True)
 class Program:
-    """What a mini-batch costs, and what holds it up."""
+    """The cost of a mini-batch, and its bottleneck."""
 
     make_s: float = 0.1
     """Core seconds to make one."""
@@ -129,7 +129,7 @@ class World:
 
 @dataclass(kw_only=True)
 class Staged:
-    """A job whose data workers are in stages, one behind the other, all with cores only."""
+    """A job whose data workers form CPU-only stages in sequence."""
 
     make_s: tuple[float, ...]
     """Core seconds of each stage for a batch."""

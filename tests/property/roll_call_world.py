@@ -38,7 +38,7 @@ FAULTS_UNTIL, STEPS = 400, 4000
 
 @dataclass(eq=False)
 class Frame:
-    """`own` on its way to a target, over a connection that was made in that turn of the target's."""
+    """`own` in transit to a target, over a connection of that turn of the target."""
 
     slot: int
     copy: int
@@ -230,7 +230,7 @@ class World:
         self.happen(events.RoleJoined(dead.role, dead.incarnation + 1, pid=dead.incarnation + 2))
 
     def replace_master(self) -> None:
-        """Words that were on their way are said again; heartbeats are made anew."""
+        """Start a new master; messages in transit are resent, heartbeats made again."""
         self.term += 1
         goal = self.rollout._goal
         self.rollout = self.master()
@@ -257,7 +257,7 @@ class World:
             life.words.append(None)
 
     def speak(self) -> None:
-        """The next word of a server reaches the master, who answers."""
+        """Deliver the next message of a server to the master, which answers."""
         life = self.some()
         if life is not None and life.words:
             self.say(life, life.words.pop(0))

@@ -88,7 +88,7 @@ class Reference:
         return plans
 
     def _keepers(self, wanted: Sequence[Sequence[Key]]) -> tuple[dict[Key, int], list[list[Key]]]:
-        """Who caches each key after the step, and what enters each cache: lone trainers first, then homes."""
+        """Which worker caches each key after the step, and what enters each cache: lone trainers first, then homes."""
         trainers: dict[Key, list[int]] = {}
         for w, keys in enumerate(wanted):
             for key in keys:

@@ -229,7 +229,7 @@ class StreamWorld(exactly_once_world.World):
             self.acknowledge(message)
 
     def apply(self, push: Push) -> frozenset[int] | None:
-        """What a server does. The slots it refuses; None: it has a part of the batch, and the sender hears so."""
+        """Apply a push on a server; return the slots it refuses, or None if it already has part of the batch."""
         run, wanted = push.run, frozenset(slot for slot, _, _ in push.keys)
         if push.server not in self.stores:
             return wanted
@@ -283,7 +283,7 @@ class StreamWorld(exactly_once_world.World):
     # ---- workers ----
 
     def work(self) -> None:
-        """A worker leases, reports, looks, trains a batch or gives it to a peer, or sends again what has no answer."""
+        """A worker leases, reports, polls, trains a batch, forwards one, or resends unanswered pushes."""
         worker = self.chance.choice([worker for worker in self.workers if worker.alive])
         act = self.chance.random()
         if not worker.parts or act < 0.1:
@@ -346,7 +346,7 @@ class StreamWorld(exactly_once_world.World):
             self.send_run(worker, run)
 
     def send_again(self, worker: Worker) -> None:
-        """What has no answer goes out once more; what a peer does not answer for is trained here."""
+        """Resend unanswered pushes; batches that a peer does not answer for are trained locally."""
         worker.owner, worker.epoch = dict(self.owner), self.epoch
         for run in list(worker.open):
             self.send_run(worker, run, again=True)
@@ -355,7 +355,7 @@ class StreamWorld(exactly_once_world.World):
                 self.send_run(worker, run)
 
     def report(self, worker: Worker) -> None:
-        """Only what is acknowledged. Leases may be gone; the worker may learn it late."""
+        """Report acknowledged progress. Leases may be revoked, and the worker may learn it late."""
         words = [
             Progress(part.grant.shard, part.grant.first, min(part.offset, part.end), part.end, part.void)
             for part in worker.parts.values()
@@ -380,7 +380,7 @@ class StreamWorld(exactly_once_world.World):
     # ---- servers ----
 
     def save(self) -> None:
-        """A checkpoint goes on by one slot; when it is complete, cuts before what it has are forgotten."""
+        """Advance a checkpoint by one slot; a complete one forgets cuts it no longer needs."""
         before = self.saved
         super().save()
         if self.saved is not before:

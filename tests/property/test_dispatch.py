@@ -176,7 +176,7 @@ class Histories(RuleBasedStateMachine):
             assert not set(resting) - tried and not (resting and not others), f"step {step} waits, {resting} rest"
 
     def teardown(self):
-        """From whatever has become of it, workers that answer bring everything home."""
+        """From any state, answering workers complete every step."""
         if not set(self.workers) - self.leaving:
             self.join() if len(self.workers) < 4 else self.leave_all()
         for _ in range(200):

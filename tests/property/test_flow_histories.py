@@ -129,7 +129,7 @@ class FlowHistory(stateful.RuleBasedStateMachine):
             hand.offset = hand.claimed if chance.random() < 0.7 else hand.offset
 
     def push(self, shard, first, end):
-        """Batches that anyone ever trains are the same ones, or far from each other."""
+        """Check that any two trained batches are equal or disjoint."""
         for a, b in self.batches[shard]:
             assert (a, b) == (first, end) or b <= first or end <= a, f"{first}..{end} is torn by {a}..{b}"
         self.batches[shard].add((first, end))
@@ -217,7 +217,7 @@ class FlowHistory(stateful.RuleBasedStateMachine):
 
     @stateful.rule(chance=CHANCE)
     def a_server_is_restored(self, chance):
-        """From any checkpoint that is kept: what counts as trained is in all of them."""
+        """Roll back to any kept checkpoint; trained counts are in all of them."""
         note, then = chance.choice(self.notes)
         gone = self.call("restore", note)
         kept = self.trained & then
@@ -253,7 +253,7 @@ class FlowHistory(stateful.RuleBasedStateMachine):
         self.finish()
 
     def finish(self):
-        """The stream is sealed; everyone dies but one, who trains all that is left."""
+        """Seal the stream; one worker survives and trains the rest."""
         self.sealed = True
         for rank in range(WORKERS):
             self.call("fence", rank, self.incarnation[rank])

@@ -37,7 +37,7 @@ TICK = None
 
 
 class World:
-    """The state machine and what the rest of the job would see of it; `hear` checks all that must hold."""
+    """The state machine and its observers; `hear` checks all invariants."""
 
     def __init__(self):
         self.state, self.now = JobState(SPEC), 0.0
@@ -49,7 +49,7 @@ class World:
         return {name: (node.incarnation, node.state) for name, node in self.state.nodes.items()}
 
     def hear(self, event, pause_s=0.0):
-        """One event, or what the clock says, then every check."""
+        """Handle one event or clock tick, then check every invariant."""
         self.now += pause_s
         for each in self.state.due(at=self.now) if event is TICK else [event]:
             self.take(each)
@@ -74,7 +74,7 @@ class World:
         assert not self.fenced.intersection(wanted) or self.finished_only(wanted), "a fenced life is wanted"
 
     def finished_only(self, wanted):
-        """A worker whose script has ended is fenced, and may still run for a while."""
+        """A worker whose script ended is fenced and may still run for a while."""
         nodes = [self.state.node(role) for role, incarnation in wanted if (role, incarnation) in self.fenced]
         return all(node.state is NodeState.FINISHED for node in nodes)
 
@@ -88,7 +88,7 @@ class World:
                 assert incarnation == then or (incarnation == then + 1 and state is NodeState.EXPECTED)
 
     def check_fences(self, done):
-        """Every life of a worker that is over was fenced once; nothing else was."""
+        """Every ended worker incarnation was fenced once, and nothing else was."""
         for action in done:
             if isinstance(action, actions.FenceWorker):
                 assert (action.role, action.incarnation) not in self.fenced, "fenced twice"
@@ -101,14 +101,14 @@ class World:
                 assert lives == set(range(node.incarnation + over)), f"{node.role}: {lives} fenced"
 
     def check_roster(self, before):
-        """Whoever knows the epoch of a roster knows the roster; a data worker alone never ends a job."""
+        """Equal roster epochs mean equal rosters, and a data worker alone never ends a job."""
         epoch, roster = self.state.feeding.epoch, data_workers.roster(self.state)
         assert roster == before[1] or epoch > before[0], "the roster has changed, and nobody hears of it"
         self.fed = self.fed or bool(roster)
         assert all(each.address.endswith(each.name) for each in roster), "an address of another life"
 
     def check_servers(self, done):
-        """Every life of a server that is over was told once as lost; a job without all servers heals, or is over."""
+        """Every ended server incarnation was reported lost once; a job without all servers recovers or is over."""
         for action in done:
             if isinstance(action, actions.ServerLost):
                 assert (action.role, action.incarnation) not in self.lost and action.why
@@ -153,7 +153,7 @@ def of_feeder(pick, feeder):
 
 
 def draw_event(world, pick, rare):
-    """One thing that may happen now. `pick` chooses from a list; mostly of the living, now and then of the dead."""
+    """Draw a possible event. `pick` chooses mostly from live roles, sometimes from dead ones."""
     nodes = list(world.state.nodes.values())
     node = pick(nodes)
     role = node.role if pick(range(20)) else Role(RoleKind.WORKER, MAX_RANK)

@@ -47,7 +47,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         self.notes = [(self.book.note(), set())]
 
     def call(self, name, *arguments):
-        """Call the book; what changed it goes into the journal."""
+        """Call the ledger and journal the call if it changed anything."""
         before = self.book.changes
         answer = getattr(self.book, name)(*arguments)
         if self.book.changes != before:
@@ -81,7 +81,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         return any(rank in tried for of in failures for tried in of.values())
 
     def another_gets_some(self, rank):
-        """Whether one of those who are there would be given something, or one is still to come."""
+        """Whether another worker would get a lease now, or is still to join."""
         if len(self.book.holders.living) < self.book.holders.expected:
             return True
         others = [LeaseHolder(*one) for one in self.book.holders.living.items() if one[0] != rank]
@@ -205,7 +205,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
 
     @stateful.rule(chance=CHANCE)
     def a_server_is_restored(self, chance):
-        """From any checkpoint, in any order: what counts as trained is in all of them, and nobody holds anything."""
+        """Roll back to any checkpoint in any order; trained counts are in all of them, and no lease is held."""
         note, then = chance.choice(self.notes)
         era = self.book.era
         gone = self.call("restore", note)
@@ -250,7 +250,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         self.finish()
 
     def finish(self):
-        """Everyone dies but one, who trains all that is left."""
+        """One worker survives and trains the rest."""
         for rank in range(WORKERS):
             self.call("fence", rank, self.incarnation[rank])
             self.incarnation[rank] += 1

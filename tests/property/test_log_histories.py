@@ -78,7 +78,7 @@ class LogHistories(RuleBasedStateMachine):
     @precondition(lambda self: not self.sealed)
     @rule(partition=PARTITIONS, sizes=st.lists(st.integers(0, 30), min_size=1, max_size=5), part=st.floats(0, 1))
     def a_producer_dies_while_it_appends(self, partition: int, sizes: list[int], part: float) -> None:
-        """It has written its bytes, and some of its index entries: none of its records was appended."""
+        """It wrote its bytes and some index entries; none of its records was appended."""
         partition %= len(self.kept)
         folder = layout.partition_folder(self.folder, partition)
         base = layout.bases(folder)[-1]

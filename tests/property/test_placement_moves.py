@@ -109,7 +109,7 @@ def test_balanced_placement_stays(servers, load):
 
 
 def at_least(old, servers, load):
-    """Moves that no layout within the tolerance goes below: what must leave servers, and what must arrive at them."""
+    """Lower bound on the moves of any layout within the tolerance."""
     problem = placement._problem(old, servers, load)
     held = problem.held(problem.before)
     over, under = held - (1 + placement.TOLERANCE), (1 - placement.TOLERANCE) - held

@@ -65,7 +65,7 @@ CALLS = st.lists(
 
 
 class Pair:
-    """A native store and its oracle, told the same things."""
+    """A native store and its oracle, given the same calls."""
 
     def __init__(self, slots: int, specs: list[tables.TableSpec]) -> None:
         self.slots = slots
@@ -155,7 +155,7 @@ def move(rng: np.random.Generator, source: Pair, target: Pair, since: int = 0) -
 
 
 def copy_beside(rng: np.random.Generator, source: Pair, target: Pair, since: int) -> None:
-    """A slot copied part by part while the source is trained on is what the source has at the end."""
+    """A slot copied in parts during training equals the source at the end."""
     slot, copy = int(rng.integers(0, 2)) * (source.slots - 1), _native.SlotCopy()
     part_bytes = int(rng.integers(50, 2000))
     while not source.native.copy_slot(slot, since, copy, part_bytes):

@@ -125,7 +125,7 @@ def test_jobs_filling_a_small_cluster_still_reach_their_sizes():
 
 
 def seen_cores(use_noise):
-    """What a policy was told of the cores that a job used, look by look, and how the job ended."""
+    """Measured cores of a job at each view of the policy, and the job's outcome."""
     told = []
 
     def watching(view, config):

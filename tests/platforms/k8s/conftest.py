@@ -82,7 +82,7 @@ async def _described(path: str) -> str:
 
 @pytest.fixture(scope="session", autouse=True)  # before any test, which must leave nothing behind
 def real_kubeconfig() -> Iterator[str]:
-    """A real cluster is left as it was found: what was made of it outside of namespaces goes, and nothing else."""
+    """Kubeconfig of a real cluster; objects that the test made outside namespaces are removed at the end."""
     path = os.environ.get("SPRINGTIDE_TEST_KUBECONFIG", "")
     if not path:
         yield ""
@@ -111,7 +111,7 @@ async def _of_ours(client: Client) -> set[tuple[ObjectKind, str]]:
 
 
 async def _remove_all(path: str, before: set[tuple[ObjectKind, str]]) -> None:
-    """Namespaces first, and wait for them: what is in them needs its definitions until then."""
+    """Delete namespaces first and wait: their objects need the definitions until then."""
     async with Client.open(path) as client:
 
         async def all_gone() -> bool:
@@ -162,7 +162,7 @@ async def _furnished(client: Client, namespace: str) -> None:
 
 
 async def _remove(client: Client, namespace: str) -> None:
-    """Pods by force: the nodes that they were on may be gone already, and nobody would say that they have ended."""
+    """Force-delete pods: their nodes may already be gone."""
     for pod in (await client.list(PODS)).items:
         with contextlib.suppress(errors.NotFound):
             await client.delete(PODS, pod["metadata"]["name"], grace_s=0)

@@ -38,7 +38,7 @@ CONTENTS = (*(kind for kind in KNOWN if kind.namespaced and kind is not ELASTIC_
 
 
 async def is_missing(client: Client, *, within_s: float = MANAGER_S) -> bool:
-    """Whether nobody furnishes namespaces here: the one called `default` has no account, and gets none."""
+    """Whether no controller manager runs here: namespace `default` gets no account."""
     try:
         async with asyncio.timeout(within_s):
             while True:
@@ -51,7 +51,7 @@ async def is_missing(client: Client, *, within_s: float = MANAGER_S) -> bool:
 
 
 class Controllers:
-    """Looks after all namespaces whose names begin so, within a `with`, in a process of its own."""
+    """Runs the controllers for namespaces with this prefix in a process of its own, within a `with`."""
 
     def __init__(self, kubeconfig: str | os.PathLike[str], prefix: str) -> None:
         self._command = [sys.executable, "-m", __name__, os.fspath(kubeconfig), prefix]
@@ -80,7 +80,7 @@ async def run(kubeconfig: str, prefix: str) -> None:
 
 
 async def reconcile_once(client: Client, chosen: Callable[[str], bool]) -> None:
-    """Look at all namespaces that `chosen` takes, and do what is to be done."""
+    """Reconcile all namespaces that `chosen` accepts."""
     nodes = {node["metadata"]["name"] for node in (await client.list(NODES)).items}
     for space in (await client.list(NAMESPACES)).items:
         name, leaving = space["metadata"]["name"], "deletionTimestamp" in space["metadata"]

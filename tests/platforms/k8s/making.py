@@ -15,7 +15,7 @@ Object = dict[str, Any]
 
 
 def pod(name: str, *command: str, **spec: Any) -> Object:
-    """A pod of one container that nobody but LocalKubelet would run."""
+    """A pod of one container that only LocalKubelet runs."""
     container = {"name": "main", "image": "springtide:test", "command": list(command or ("true",))}
     body: Object = {"restartPolicy": "Never", "schedulerName": "springtide-local", "containers": [container]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {**body, **spec}}

@@ -39,7 +39,7 @@ async def installed(client: Client, cluster: Cluster, folder: pathlib.Path, *, e
 
 
 def kubeconfig_with(path: pathlib.Path, token: str) -> Object:
-    """The cluster that a kubeconfig means, for somebody else: it may have many, and files beside it."""
+    """A kubeconfig for another account of the same cluster."""
     read = [(path, kubeconfig.load(path))]
     _, chosen = kubeconfig.entry(read, "contexts", "context", read[0][1].get("current-context", ""))
     _, cluster = kubeconfig.entry(read, "clusters", "cluster", chosen["cluster"])
@@ -55,7 +55,7 @@ def kubeconfig_with(path: pathlib.Path, token: str) -> Object:
 
 
 class Operator:
-    """One that runs meanwhile, in a thread and an event loop of its own, as it has a process of its own there."""
+    """An operator in its own thread and event loop, as in a process of its own."""
 
     def __init__(self, cluster: Cluster, kubeconfig: str, *, everywhere: bool = False, brainy: bool = False) -> None:
         """`brainy`: the cluster has a brain with TLS."""
@@ -85,7 +85,7 @@ class Operator:
             await asyncio.sleep(0.1)  # aiohttp ends TLS connections a moment after their session
 
     def kill(self) -> None:
-        """In the middle of whatever it does."""
+        """Kill the operator at any point."""
         self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join()
 
@@ -120,7 +120,7 @@ async def names(client: Client) -> set[str]:
 
 
 async def mark(client: Client, pod: str, phase: str, **status: Any) -> None:
-    """What a kubelet would say of a pod."""
+    """Set the status of a pod as a kubelet would."""
     await client.patch(kinds.PODS, pod, {"status": {"phase": phase, **status}}, subresource="status")
 
 

@@ -33,7 +33,7 @@ async def account(client: Client, cluster: Cluster, folder: pathlib.Path, rules:
 
 
 async def rbac_is_off(clerk: Client) -> bool:
-    """Whether an account may do what nobody has allowed it: the server was started without RBAC."""
+    """Whether an account may do what it has no right to: the server runs without RBAC."""
     try:
         await clerk.list(SECRETS)
     except errors.Forbidden:

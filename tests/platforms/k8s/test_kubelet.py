@@ -40,7 +40,7 @@ def kubelet(cluster: Cluster, tmp_path: pathlib.Path) -> Iterator[LocalKubelet]:
 
 
 async def until(client: Client, name: str, holds: Callable[[Object], Any]) -> Object:
-    """The pod once something holds of it; `{}` once it is gone, if that is what holds."""
+    """Wait until the pod satisfies a condition; `{}` stands for a deleted pod."""
     seen: Object = {}
     try:
         async with asyncio.timeout(SOON_S):

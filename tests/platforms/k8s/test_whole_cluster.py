@@ -41,7 +41,7 @@ def second_namespace(emulated, cluster):
 
 
 def announce(whole, pod):
-    """What a scheduler says of a pod that it is going to delete."""
+    """Announce the deletion of a pod as a scheduler does."""
     told = {
         "type": "DisruptionTarget",
         "status": "True",
@@ -114,7 +114,7 @@ def by_a_sign(view, config):
 
 
 def neighbour(whole, node, cpu):
-    """A pod of somebody else, on the same node."""
+    """A pod of another user on the same node."""
     who = {"runAsUser": 10001, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     made = making.pod("neighbour", "sleep", "3600", nodeName=node, securityContext=who)
     made["spec"]["containers"][0] |= {
@@ -130,7 +130,7 @@ INFEASIBLE = pytest.param("800m", "", "its node cannot", marks=pytest.mark.soak)
 
 @pytest.mark.parametrize(("room", "besides", "why"), [INFEASIBLE, ("1050m", "200m", "for 2 s")])
 def test_worker_that_cannot_be_resized_is_replaced_elsewhere(whole_cluster, rng, room, besides, why):
-    """For ever (Infeasible), or for now (Deferred): for a time it is waited then, and no longer."""
+    """Resizes that are Infeasible, or Deferred for longer than the limit."""
     ids, large = counting.draw(rng, 40_000), whole_cluster.signs / "large"
     job = whole_cluster.submit(
         "refused",

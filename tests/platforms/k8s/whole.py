@@ -45,7 +45,7 @@ SCRIPT = (
 
 
 class Whole:
-    """One cluster and what runs on it, to be used within a `with`."""
+    """One cluster with an operator and jobs, to be used within a `with`."""
 
     def __init__(
         self, cluster: Cluster, folder: pathlib.Path, nodes: dict[str, tuple[float, int]], beside: str = ""
@@ -124,7 +124,7 @@ class Whole:
         (self.signs / f"hurry-{name}").touch()
 
     def until(self, job: Any, true: Any, what: str = "") -> JobStatus:
-        """Wait for a status of the job; what it was."""
+        """Wait for a status of the job and return it."""
 
         def seen() -> JobStatus | None:
             status = job.status()
@@ -140,7 +140,7 @@ class Whole:
             raise AssertionError(f"{vain}; {job.status()}\n{self.describe(job)}") from None
 
     def describe(self, job: Any) -> str:
-        """For a test that has failed: who is there, and what the master said last."""
+        """Pods and the master's last log lines, for the output of a failed test."""
         pods = self.cluster.run(lambda client: client.list(kinds.PODS)).items
         there = [f"{pod['metadata']['name']}: {pod['status']}" for pod in pods]
         lines = [f"{line.role}: {line.text}" for line in job.logs([], lines=15, follow=False)]
@@ -168,7 +168,7 @@ class Whole:
         self.cluster.run(lambda client: client.delete(kinds.PODS, pod, **how))
 
     def differences(self, job: Any, ids: np.ndarray, *, batch: int = 20) -> dict[str, float]:
-        """What the tables held beyond, or short of, what the data set says."""
+        """Differences between trained counts and the dataset's."""
         printed = [line.text for line in job.logs([], lines=50, follow=False) if line.text.startswith("COUNTS ")]
         assert printed, self.describe(job)
         counts = base64.b64decode(printed[-1].removeprefix("COUNTS "))

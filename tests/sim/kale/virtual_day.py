@@ -140,7 +140,7 @@ def play(
 
 
 class _Job:
-    """Its workers, what waits, and what it has learned."""
+    """Workers, backlog and learned capacity of the job."""
 
     def __init__(self, truth: Truth, rules: OnlineRules, speedup: float, chance: np.random.Generator) -> None:
         self._truth, self._rules, self._speedup, self._chance = truth, rules, speedup, chance
@@ -203,7 +203,7 @@ class _Job:
         return (len(self._came) - 1) * TICK_S - came
 
     def _measure(self, now: float, rate: float, size: float, used: float) -> None:
-        """What the master hears of a worker, and makes of it once the window is over."""
+        """Report a worker's window to the learner once the window is over."""
         count = max(1, round(rate / self.workers * TICK_S / size))
         sizes = np.clip(self._chance.normal(size, SIZES * size, count), 1, self._truth.batch)
         times = (

@@ -14,7 +14,7 @@ from tests.unit.planning import views
 
 
 def ask_brain(folder: pathlib.Path, asking: str, *, serve: str | None = None, connect_s: float = 20.0):
-    """What a master with these certificates hears of a brain; `connect_s`: how long it tries, where none can answer."""
+    """Ask the brain as a master with these certificates; `connect_s`: how long it tries to connect."""
 
     async def ask():
         async with (
@@ -65,7 +65,7 @@ def test_tls_master_sends_nothing_to_a_plaintext_brain(tmp_path):
 
 
 def test_master_certificates_cannot_serve_as_a_brain(tmp_path):
-    """Whoever was given certificates to ask with cannot listen in the brain's place."""
+    """The holder of client certificates cannot listen in the brain's place."""
     asking = make_client_certificates(tmp_path)
 
     async def ask():

@@ -97,7 +97,7 @@ def publish(folder, number, written, *, previous=None, ledger=b"ledger", run=RUN
 
 
 def main(slots=256):
-    """Print what it takes to save slots with sets of so many ranges: in full, and what a push of 1,000 keys changed."""
+    """Print the save time of slots with this many identity ranges: in full, and after a push of 1,000 keys."""
     for ranges in map(int, sys.argv[1:]):
         made = store(slots)
         leave_gaps(made, ranges - 1)

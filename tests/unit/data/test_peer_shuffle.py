@@ -143,7 +143,7 @@ def test_queue_bounds_follow_the_step_time():
 
 
 class Workers(RuleBasedStateMachine):
-    """Some workers that send each other words, which may be late but keep their order."""
+    """Workers that exchange messages, possibly late but in order."""
 
     @initialize(count=st.integers(1, 4), strategy=st.sampled_from(["basic", "advanced"]), seed=st.integers(0, 99))
     def begin(self, count, strategy, seed):

@@ -88,7 +88,7 @@ class Words(Base):
 
 
 class OneHot(Base):
-    """A result far larger than what it is made of."""
+    """A result far larger than its input."""
 
     def __init__(self) -> None:
         super().__init__()

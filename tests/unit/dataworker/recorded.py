@@ -36,7 +36,7 @@ def splitting(model, calls):
 
 
 def sent(divided, call):
-    """What data workers make of a call's inputs: the stages as they come out of a package, values as of a message."""
+    """Crossings that data workers make of a call: stages as unpickled from a package, values as from a message."""
     made, _ = pytree.flatten(call)
     for stage in pickle.loads(cloudpickle.dumps(divided.stages)):
         made = stage.run(made)
@@ -46,7 +46,7 @@ def sent(divided, call):
 
 
 def answered(divided, forward, call, *, crossing=None, check=False):
-    """What forward gives with what data workers have made of a call, and how it was answered."""
+    """Result of forward with the crossings of data workers, and the replay that answered it."""
     crossing = sent(divided, call) if crossing is None else crossing
     given, _ = pytree.flatten(call)
     copies = {id(one): one.clone() if isinstance(one, torch.Tensor) else one for one in given}

@@ -33,7 +33,7 @@ class Served:
         self.steps = 0
 
     def step(self) -> int:
-        """Push what is pending, as job.prepare's optimizer does; how many parts there were."""
+        """Push pending gradients like job.prepare's optimizer; return the number of parts."""
         self.steps += 1
         parts = self.lookups.pending_parts()
         if parts:

@@ -24,7 +24,7 @@ PLAIN = Outline(
 
 
 def outlined(folder, store, outline, number=1, tables=(stores.TABLE,)):
-    """A checkpoint of a store that says what model it is of."""
+    """A checkpoint of a store with the outline of its model."""
     made = stores.publish(folder, number, stores.save(store, folder, number))
     made = msgspec.structs.replace(
         made, outline=msgspec.msgpack.encode(outline), progress=SavedProgress(samples=700), tables=tables

@@ -193,7 +193,7 @@ GROUP = TableSpec(id=9, name=group_model.TABLE, dim=group_model.ROW)
 
 
 def group_checkpoint(folder, names, *tensors, before=b"", lost=()):
-    """A checkpoint whose servers were given these tensors by a bsp group, after a longer model perhaps."""
+    """A checkpoint with these tensors of a bsp group, optionally after a longer model."""
     store = stores.store()
     store.declare(native_spec(GROUP))
     place = group_model.GroupPosition(7, 0, 0, [])

@@ -50,7 +50,7 @@ def tick(state, *, at):
 
 
 def want(state, role):
-    """What the agent is told about a role."""
+    """The agent's order for a role."""
     return {each.role: each for each in state.wanted()}.get(role)
 
 

@@ -21,7 +21,7 @@ from tests.unit.master.checkpoint.test_schedule import with_job
 
 
 def give(job, slots, source, target):
-    """Slots go from one server to another, and the master hears of it."""
+    """Move slots from one server to another and report it to the master."""
     owners = list(job.master.record.slots.owners)
     for slot in slots:
         owners[slot] = target
@@ -38,7 +38,7 @@ def holds_what_server_0_has(job, number):
 
 
 def test_stream_cuts_made_while_slots_are_copied_are_in_the_manifest(tmp_path):
-    """Slots may have batches that end there, and another run must read the same ones."""
+    """Slots may contain batches that end there, and another run must read the same ones."""
     record, saving = (
         JobRecord(JobSpec(name="job", slots=stores.SLOTS)),
         CheckpointStore(CheckpointRules(every_s=1.0), tmp_path, stores.CLAIM),

@@ -109,7 +109,7 @@ def test_valid_brain_plan_is_applied(tmp_path):
 
 
 def test_answer_to_an_earlier_brain_request_is_refused():
-    """A brain that is silent, and then says to the second question what it had to say to the first."""
+    """The brain is silent first, and answers the second request with the first one's plan."""
     held = []
 
     def late(call):

@@ -14,7 +14,7 @@ BARE, WHOLE, DAMAGED = 0, 1, 2
 def open_envelopes(
     payload: Bytes, starts: Ints, ends: Ints, states: NDArray[np.uint8], event_us: Ints
 ) -> tuple[int, int]:
-    """How many records have no envelope, and of how many it is damaged; of each: which, and its event time."""
+    """Count records without and with damaged envelopes; write each record's state and event time."""
     for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         record = payload[start:end].tobytes()
         states[i] = event_us[i] = BARE

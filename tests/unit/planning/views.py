@@ -36,7 +36,7 @@ def shape(workers=4, servers=2, worker_cpu=4.0, server_cpu=8.0, **memory):
 
 
 def profile(of, *, at=0.0, steps=200, truth=TRUE):
-    """What a worker would have measured in this shape: one window, sums over all workers' steps."""
+    """A worker's measurements in this shape: one window, sums over all workers' steps."""
     gradient, update, sync, lookup, constant = equations.terms(truth, FACTS, of)
     total = gradient + update + sync + lookup + constant
     timing = TimingSum(

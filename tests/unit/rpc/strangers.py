@@ -13,7 +13,7 @@ hangs up."""
 
 @contextlib.contextmanager
 def strangers(address, count):
-    """So many of them, each with half a word said. The oldest first."""
+    """Open this many connections that send half a message; the oldest comes first."""
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(socket.create_connection(addresses.parse(address))) for _ in range(count)]
         for one in made:
@@ -36,7 +36,7 @@ def is_dropped(stranger, within_s=60.0):
 
 
 def is_dropped_while_it_drips(address):
-    """Whether the other side hangs up on a word that comes a byte at a time, and lacks its last byte still."""
+    """Whether the other side disconnects while a message trickles in byte by byte."""
     with socket.create_connection(addresses.parse(address)) as stranger:
         for byte in WHOLE[:-1]:
             try:

@@ -132,7 +132,7 @@ def test_draining_server_refuses_slots_and_says_so(two):
 
 
 class ServerInDoubt:
-    """A server that has closed two slots for server-1, and heard nothing since."""
+    """A server that closed two slots for server-1 and got no reply."""
 
     index, leaves = 0, False
 

@@ -29,7 +29,7 @@ class Role:
 
 
 class Pair:
-    """Two servers of one job, each with a folder of its own, that save as their processes would."""
+    """Two servers of one job with separate folders that save like their processes."""
 
     def __init__(self, folder):
         self.folder, self.manifest = folder, None
@@ -45,7 +45,7 @@ class Pair:
         )
 
     def save(self, number, *, buddies=None):
-        """A checkpoint: what the servers said."""
+        """Save a checkpoint; return the servers' reports."""
         base = self.manifest.number if self.manifest else 0
         named = [Buddy(f"server-{1 - rank}", self.taking[1 - rank].address) for rank in (0, 1)]
         orders = [SaveOrder(1, number, base, buddy=buddy) for buddy in (named if buddies is None else buddies)]

@@ -73,7 +73,7 @@ class Hosts:
         return FileRun(size, self.master.read(request.name, request.offset, min(request.length, 100)))
 
     def bring_back(self, number, *, host, fallback=""):
-        """The next life of server-1 on some host: where its slots came from, and what is in them."""
+        """Restore server-1 on some host: the source of its slots, and their contents."""
         place = file_transfer.ScatteredStore("the job's folder", host, self.ask, SECRET)
         with contextlib.closing(place):
             store = stores._native.Store(slots=stores.SLOTS, seed=5)

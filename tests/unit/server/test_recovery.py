@@ -16,7 +16,7 @@ SLOTS = tuple(range(10, 40))
 
 @pytest.fixture
 def saved(tmp_path):
-    """Two checkpoints of a store, and what was in it at each."""
+    """Two checkpoints of a store, and its contents at each."""
     store, folder, held = stores.store(), tmp_path / "local", {}
     folder.mkdir()
     for number in (1, 2):

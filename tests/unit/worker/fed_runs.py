@@ -12,7 +12,7 @@ from tests.unit.worker import watched
 
 
 class Run:
-    """One program. What a data worker would make is made here, of a copy that was pickled, and packed as a message."""
+    """One program whose data worker batches are made here, from a pickled copy, and packed as messages."""
 
     def __init__(self, program, monkeypatch, *, fed, job=None):
         """`program`: makes one, with `model`, `data`, `optimizer()`, `before`, `loss` and `after`."""
@@ -63,7 +63,7 @@ class Run:
         )
 
     def run(self):
-        """Losses, the model in the end, and whatever else the program is judged by."""
+        """Losses, the final model, and all other results of the program."""
         losses = []
         for number, batch in enumerate(self.batches):
             self.program.before(number)
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def told(self):
-        """What became of the split, for who reads a failure."""
+        """Describe the outcome of the split for a failure message."""
         forward = self.splitting._forward
         used = (forward.split_calls, forward.whole_calls) if forward is not None else None
         return f"{self.made.summary if self.made is not None else 'not made'}; {used}; {self.wrong}"

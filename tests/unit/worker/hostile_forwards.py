@@ -39,7 +39,7 @@ class Reversed(torch.autograd.Function):
 
 
 class Mixed(torch.autograd.Function):
-    """Takes what has no gradient and what has one."""
+    """A function with inputs with and without gradients."""
 
     @staticmethod
     def forward(ctx, hashed, weight):
@@ -131,7 +131,7 @@ class TeacherOutside(Program):
 
 
 class TaughtByANetwork(Net):
-    """A teacher that is a module, in a list, so that it is no part of this one."""
+    """A teacher module in a list, so that it is not a submodule."""
 
     def __init__(self):
         super().__init__()

@@ -23,7 +23,7 @@ PROGRAMS = {}
 
 
 class Net(nn.Module):
-    """Raw ids become rows by arithmetic; what else they depend on is each program's own."""
+    """Raw ids become rows by arithmetic; subclasses add their own hidden state."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +43,7 @@ class Net(nn.Module):
 
 
 class Program:
-    """A loop as users write it. What it does to hidden state is in `before`, called with every step."""
+    """A loop as users write it; `before` changes hidden state at every step."""
 
     net = Net
     epochs = 3

@@ -64,7 +64,7 @@ class Inner(nn.Module):
 
 
 def closing(number):
-    """A closure, and a way to change what it closes over."""
+    """A closure, and a function that changes its variable."""
 
     def read():
         return number
@@ -400,7 +400,7 @@ class Recipe:
 
 @st.composite
 def recipes(draw):
-    """A program. Most of what changes is something that it reads, and most of it after the split has arrived."""
+    """Draw a program. Most changes affect state it reads, and most come after the split."""
     hashes = st.tuples(st.sampled_from(HASHES), st.sampled_from(WHOLES))
     buckets = st.tuples(st.just("bucket"), st.sampled_from(TENSORS))
     computes = st.tuples(st.sampled_from(COMPUTES), st.sampled_from(FLOATS))
@@ -473,7 +473,7 @@ class RandomProgram:
 
     @staticmethod
     def score(made):
-        """The score, and a little of whatever else forward gave."""
+        """The score, plus a little of every other output of forward."""
         if isinstance(made, tuple):
             score, hashed, last = made
             return score + 1e-3 * (hashed % 7).float().mean() + (0 if last is None else 1e-3 * last.float().mean())

@@ -35,7 +35,7 @@ class Meeting:
 
 
 class RankMaster(LocalMaster):
-    """One rank: it is leased every shard, as the others are, and forms a group with them."""
+    """One rank's master link: it leases every shard and forms a group with the others."""
 
     def __init__(self, settings, rank, meeting, addresses, rules, feeding):
         super().__init__(settings)

@@ -69,7 +69,7 @@ SCRIPT = pathlib.Path("/home/someone/train.py")
 
 @pytest.fixture(autouse=True)
 def as_python_is(monkeypatch):
-    """Python's own hook, whatever pytest has set, and a script that was started as such."""
+    """Restore Python's own excepthook, and make `__main__` a started script."""
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__file__=str(SCRIPT)))
 

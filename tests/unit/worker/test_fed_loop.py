@@ -19,7 +19,7 @@ SECRET, BATCH = b"of this test", 8
 
 
 class FedLoop:
-    """A loop alone; once its program is split it is fed by a `Serving`, while `fed(number of the batch)` says so."""
+    """A local loop that, once split, is fed by a `Serving` while `fed(batch number)` is true."""
 
     def __init__(self, monkeypatch, folder, fed):
         self.number, self.folder, self.fed = 0, folder, fed

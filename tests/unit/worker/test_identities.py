@@ -33,7 +33,7 @@ def shards(count):
 
 
 def first_values(tables):
-    """What stands for the first values of the first `tables` tables."""
+    """The identity range that stands for first values of the first `tables` tables."""
     return (_native.FIRST_VALUES, 0, _native.FIRST_VALUES, tables)
 
 

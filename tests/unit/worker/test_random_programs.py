@@ -36,7 +36,7 @@ def compare(recipe):
 
 
 def run(recipe, patch, *, fed):
-    """The run, what it gave, and what it raised."""
+    """Run a program; return the run, its result and its error."""
     made = Run(lambda: RandomProgram(recipe), patch, fed=fed)
     try:
         return made, made.run(), ""

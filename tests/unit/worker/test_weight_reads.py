@@ -39,7 +39,7 @@ def count_ids(ids):
 
 
 def count(job, *, flush=False, read=True, **how):
-    """Train, reading the weights after every step: they must be what was trained so far, in all 300 rows."""
+    """Train and check after every step that the weights equal the counts so far, in all 300 rows."""
     model = Counter()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     model, optimizer, batches = job.prepare(model, optimizer, DATA, batch_size=BATCH, shuffle=False, **how)

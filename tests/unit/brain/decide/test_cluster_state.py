@@ -29,7 +29,7 @@ def plan(job, **more):
 
 
 def decided(brain, *plans, at=0.0):
-    """Everyone who waits is answered with these plans, and whoever is not named, with nothing."""
+    """Answer all waiting jobs with these plans, and jobs without a plan with none."""
     told = {}
     for one in brain.assignments((), at):
         told |= brain.advise(one, Decision(plans=plans, why="so"), at)

@@ -19,7 +19,7 @@ from tests.unit.planning import views
 
 
 def ask_brain(answer, *, epoch=3, answer_s=5.0, **more):
-    """What a master hears of a brain that answers so."""
+    """Ask a brain that answers with `answer`, as a master does."""
 
     async def ask():
         async with lying_brain(answer, **more) as address:
@@ -125,7 +125,7 @@ def test_invalid_address_is_refused_at_once():
 
 
 class LocalBrain:
-    """One's own brain, which notes what it is asked."""
+    """A local brain that records its requests."""
 
     def __init__(self):
         self.asked, self.past = [], []
@@ -198,7 +198,7 @@ def test_unresponsive_brain_leaves_time_to_record_the_job_locally(monkeypatch):
 
 
 class BlockingAdviser:
-    """Blocks its event loop until it is let go; notes in which thread it ran."""
+    """Blocks its event loop until released and records its thread."""
 
     def __init__(self):
         self.ran_in, self.let_go = None, threading.Event()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 
 
 def kill_once(view, config):
-    """A policy whose first executor is killed while it thinks; there is a file for who was there first."""
+    """Policy that kills its first executor; a file marks that it ran."""
     try:
         os.close(os.open(view.jobs[0].name, os.O_CREAT | os.O_EXCL))
     except FileExistsError:

@@ -57,7 +57,7 @@ def test_tensor_that_grew_between_saves_is_exact(place: dict[str, pathlib.Path])
 
 
 def test_loaded_tensors_never_change_under_a_later_save(place: dict[str, pathlib.Path]) -> None:
-    """Nor does a later save change under what is done to them: both images were filled since, and storage too."""
+    """Writing to loaded tensors does not change a later save either: images and storage are refilled."""
     with Checkpointer(**place) as checkpointer:
         checkpointer.save(1, {"x": torch.ones(5000), "n": np.ones(9)}).wait()
         loaded = [checkpointer.load(), Checkpointer(place["url"], memory=place["memory"] / "none").load()]

@@ -17,7 +17,7 @@ from tests.unit.checkpoint import stores
 
 @pytest.fixture
 def two(tmp_path):
-    """A store saved twice: in full, then what changed. What it held each time."""
+    """A store saved in full and then incrementally, with its contents at both times."""
     store = stores.store()
     stores.train(store, range(1000), batch=(0, 0, 0, 10))
     cut = store.cut()

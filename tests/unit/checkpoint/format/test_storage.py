@@ -16,7 +16,7 @@ from tests.unit.checkpoint import stores
 
 
 class NoCredentials(Exception):
-    """As a store's own library has them: no OSError, and of a module that nobody here knows."""
+    """An error of a store's library: no OSError, and of an unknown module."""
 
 
 class Refusing:
@@ -108,7 +108,7 @@ def test_small_ranges_of_a_stored_file_are_fetched_together(monkeypatch):
 
 
 class Clock:
-    """Time that goes on when somebody rests."""
+    """A clock that advances when someone sleeps."""
 
     def __init__(self):
         self.now = 100.0

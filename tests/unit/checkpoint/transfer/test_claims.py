@@ -40,7 +40,7 @@ def process():
 
 
 def kept_by(pid, run="run1"):
-    """A claim of a run of this machine whose master is that process, and whose agent is not this one."""
+    """A claim of a local run whose master is this process and whose agent is gone."""
     return RunClaim(
         run=run,
         job="counts",

@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def make_past_run(folder, name, *, began_at, status=None, told=(), agent_pid=1, agent_start=-1):
-    """A run that is over; without a status, one whose agent was killed."""
+    """A finished run; without a status, one whose agent was killed."""
     files = logs.make_run(folder, name)
     card = RunCard(name=name, script="train.py", began_at=began_at, agent_pid=agent_pid, agent_start=agent_start)
     logs.write_card(files, card)

@@ -143,7 +143,7 @@ def test_more_ranks_than_records_per_batch_are_refused():
 
 
 def assert_all_once(convoy, trained):
-    """What rank 0 has trained, and what is to come for it, is all of the sequence."""
+    """Check that trained and remaining ranges of rank 0 make up the whole sequence."""
     offsets = [(one.nth, n) for one in trained for n in range(one.first, one.end)]
     to_come = [one for number, one in convoy.stream.stretches.items() if number >= convoy.leased_to[0]]
     offsets += [(one.partition, n) for one in to_come for n in range(one.first, one.end)]

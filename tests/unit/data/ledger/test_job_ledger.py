@@ -170,7 +170,7 @@ def test_unreadable_shard_is_retried_last_and_dropped_after_three_failures():
 
 
 def unreadable(book, holder, card):
-    """The holder takes what it gets and cannot read it; what it got."""
+    """Lease as this holder and fail every read; return the grants."""
     grants = book.lease(holder, card, 1, 0.0)
     for grant in () if isinstance(grants, NoLease) else grants:
         assert book.fail(holder, ReadFailure(grant.shard, grant.first, grant.first, "bad mount"))

@@ -83,7 +83,7 @@ def test_batches_come_in_order_from_several_workers():
     both = threading.Barrier(2)
 
     def met():
-        """Neither is through with its first batch before the other has begun with one: none makes all of them."""
+        """Barrier in the first batch, so that neither worker makes all batches."""
         first = iter([both.wait])
         return lambda indices: (next(first, lambda _: None)(PATIENCE_S), doubled(indices))[1]
 

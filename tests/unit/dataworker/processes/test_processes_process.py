@@ -23,7 +23,7 @@ def test_lowest_rank_runs_the_last_stage_and_stages_fill_evenly():
 
 
 class FakeServing:
-    """In place of what serves batches: whom it takes from."""
+    """Records from which workers a serving part takes batches."""
 
     made, state = 3, None
 

@@ -28,7 +28,7 @@ def stayed_operations(divided):
 
 
 def visible_state(model):
-    """All that a user could see of a model, by name: tensors as (object, copy), anything else as it is."""
+    """All user-visible state of a model by name: tensors as (object, copy), other values as they are."""
     found = {}
     for path, part in model.named_modules():
         found |= {f"{path} {name}": value for name, value in vars(part).items() if not isinstance(value, dict)}

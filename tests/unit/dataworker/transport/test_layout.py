@@ -33,7 +33,7 @@ TYPES = codec.types_in([Pair(0, 0), Row(0, 0)])
 
 
 def uncached_packing(tree: Any) -> codec.BatchMessage:
-    """Packed leaf by leaf, as if there were no moulds."""
+    """Pack leaf by leaf, without cached layouts."""
     packing = codec._Packing()
     node = packing.node(tree)
     header = msgspec.msgpack.encode(layout.Header(layout.VERSION, packing.size, node))

@@ -51,7 +51,7 @@ def rows_of(client):
 
 
 def complete_and_train(client):
-    """All are given by one who took over from one that was stopped, and then trained; the rows."""
+    """Send all first values in place of a suspended sender, then train; return the rows."""
     send_first_values(client)
     client.finish_first_values([ITEMS.id])
     train(client)

@@ -299,7 +299,7 @@ def test_open_ended_collections_are_prefetched(make_served):
 
 
 class Hashed(nn.Module):
-    """Looks up what it computes."""
+    """Looks up ids that it computes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ def running_job(quota=8.0, sync="async", *, overlap=False, brain=""):
 
 
 def join_and_leave(state):
-    """Everyone who is awaited joins, everyone who drains leaves."""
+    """All expected roles join and all draining roles leave."""
     for name, node in list(state.nodes.items()):
         if node.state == "expected":
             state.handle(events.RoleJoined(node.role, node.incarnation, 1), at=1.0)

@@ -24,7 +24,7 @@ STATUS = JobStatus(
 
 
 class Cluster:
-    """Keeps what is said; the first of them fail."""
+    """Records status writes; the first ones fail with the given errors."""
 
     def __init__(self, *troubles):
         self.troubles, self.said = list(troubles), {}
@@ -131,7 +131,7 @@ class Agent:
 
 
 def run_agent_life(files, spec, true):
-    """What an agent asks of the master that it finds, when the job's spec is this."""
+    """Requests of an agent to its master for this spec."""
 
     async def work():
         made = user_requests(ClusterWithJob(spec), files, spec=spec)

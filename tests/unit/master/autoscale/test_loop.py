@@ -59,7 +59,7 @@ class ScriptedAdviser:
 
 
 class World:
-    """A desk with one worker and one server that train, and time that is told to pass."""
+    """A master with one worker and one server that train, and a manual clock."""
 
     def __init__(self, tmp_path, adviser, rules=RULES, **spec):
         self.path, self.clock, self.adviser = tmp_path / "events.jsonl", Clock(), adviser
@@ -80,7 +80,7 @@ class World:
         self.story.close()
 
     async def arrive(self):
-        """Whoever is awaited comes, whoever drains goes."""
+        """All expected roles join and all draining roles leave."""
         for node in list(self.desk.state.nodes.values()):
             if node.state == "expected":
                 peer = self.peers[str(node.role)] = messages_peer(node.role)

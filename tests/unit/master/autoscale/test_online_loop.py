@@ -50,7 +50,7 @@ class ScriptedForecaster:
 
 
 class World:
-    """A job whose workers tell what a test says of them."""
+    """A job with a manual clock whose worker reports are set by the test."""
 
     def __init__(self, tmp_path, monkeypatch, job=ONLINE, *, workers=1, record=None, at=0.0, **spec):
         self.now, self.files, self.told, self.views = at, RunFiles(tmp_path), [], []
@@ -99,7 +99,7 @@ class World:
             self.join(wanted.role, f"host:{wanted.role.rank}" if wanted.role.kind is RoleKind.SERVER else "")
 
     def go(self, seconds, *, traffic, pace=100.0, paces=None, step_s=1.0, filled=1.0):
-        """Time passes: so much comes, and workers train what they can of it, in batches so full."""
+        """Let time pass: traffic arrives and workers train it at this pace and batch fill."""
         self.filled = filled
 
         async def run():

@@ -61,14 +61,14 @@ class Job:
         return self.master.handle(self.peers[name], request)
 
     async def order(self, rank):
-        """What a server is told to write."""
+        """The save order of a server."""
         order = await asyncio.wait_for(self.ask(f"server-{rank}", SaveRequest(*self.asked[rank])), 5)
         assert isinstance(order, SaveOrder)
         self.asked[rank] = order.term, order.number, order.part
         return order
 
     async def save(self, *ranks):
-        """These servers write what is asked for; until the master has dealt with it."""
+        """These servers save as ordered; wait until the master has handled it."""
         for rank in ranks or range(len(self.servers)):
             said = self.servers[rank].saver.save(await self.order(rank))
             await self.ask(f"server-{rank}", said)
@@ -228,7 +228,7 @@ def test_checkpoint_of_a_lost_server_is_abandoned_with_a_reason(tmp_path):
 
 
 def test_checkpoint_begun_before_a_ledger_rollback_is_abandoned(tmp_path):
-    """A server that came after it began is lost; its slots come from the one before, and lack what the note has."""
+    """A server lost meanwhile is restored from the previous checkpoint, and lacks what the note has."""
 
     async def test(job):
         await job.train()

@@ -89,7 +89,7 @@ async def save(job):
 
 
 async def copy(job, *ranks, break_off=""):
-    """Servers do what they are asked to copy; until the master has dealt with it."""
+    """Servers upload what they are asked to; wait until the master has handled it."""
     for rank in ranks or range(len(job.servers)):
         order = await asyncio.wait_for(job.ask(f"server-{rank}", CopyRequest()), 5)
         said = CopyReport(order.id, error=break_off) if break_off else mirror.upload_part(job.servers[rank].disk, order)

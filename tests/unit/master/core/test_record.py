@@ -38,7 +38,7 @@ class Clock:
 
 
 class Members:
-    """Workers, a server and an agent that do whatever comes into their heads."""
+    """Random behaviour of workers, a server and an agent."""
 
     def __init__(self, master, clock, seed):
         self.master, self.clock, self.chance = master, clock, random.Random(seed)
@@ -145,7 +145,7 @@ class Members:
 
 
 def comparable_bytes(record):
-    """A record as bytes, without what no journal keeps: when each was heard last."""
+    """A record as bytes without heartbeat times, which no journal keeps."""
     copy = JobRecord.from_bytes(record.to_bytes())
     for node in copy.state.nodes.values():
         node.heard_at = 0.0

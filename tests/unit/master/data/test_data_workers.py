@@ -36,7 +36,7 @@ BEAT = messages.Heartbeat()
 
 
 async def training(master, clock):
-    """Everyone is there and a lease is out."""
+    """All roles have joined and a lease is granted."""
     peers = await join_all_roles(master)
     await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
     master.tick()

@@ -22,7 +22,7 @@ FOUR = tuple(PartitionRange(partition, 0, 100) for partition in range(4))
 
 
 class MemoryJournal(list):
-    """A journal in memory, of a desk whose record is made again from it."""
+    """An in-memory journal from which the master's record is rebuilt."""
 
     since_snapshot, idle, stuck = 0, True, ""
 

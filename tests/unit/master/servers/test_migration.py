@@ -107,7 +107,7 @@ def test_slots_that_arrive_at_a_draining_server_are_moved_on(tmp_path):
 
 
 def test_server_is_released_only_after_it_stops_accepting_slots(tmp_path):
-    """A goal from before may still bring it some: they would be gone with it."""
+    """An earlier goal may still bring it slots, which would be lost with it."""
     job = Job(tmp_path, heartbeat_s=0.01)
     leaver = Role(RoleKind.SERVER, 1)
 

@@ -84,7 +84,7 @@ class Job:
         await self.ask("agent", messages.RoleExitReport(ended))
 
     async def come_back(self, incarnation=1, number=1, **said):
-        """The next life joins and says that it is ready; what it was welcomed with."""
+        """The next incarnation joins and becomes ready; return its welcome."""
         self.peers["server-1"] = Peer(address="new")
         welcome = await self.ask("server-1", messages.JoinServer(1, 9, incarnation))
         ready = messages.ServerReady("host:9", number, str(self.folder))

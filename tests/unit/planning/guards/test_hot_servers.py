@@ -98,7 +98,7 @@ def test_server_throttled_at_its_own_limit_or_idle_is_not_cut_short():
 
 
 def test_quota_period_begun_before_the_first_reading_is_ignored():
-    """It may have had all its due before: with one period of 0.1 s in view nothing is certain, with two it is."""
+    """It may have used its quota before the window: with one period of 0.1 s in view nothing is certain."""
     assert hot_servers.cut_short([quota(0), quota(1, cpu=0.0, throttled=1.0, seconds=0.1)], RULES) is None
     assert hot_servers.cut_short([quota(0), quota(1, cpu=0.3, throttled=1.0, seconds=0.2)], RULES) is None
     assert hot_servers.cut_short([quota(0), quota(1, cpu=0.02, throttled=1.0, seconds=0.2)], RULES) is not None
@@ -108,7 +108,7 @@ def test_quota_period_begun_before_the_first_reading_is_ignored():
     due=some.floats(0.05, 4.0), begun=some.floats(0.0, 0.1), periods=some.integers(1, 5), spent=some.floats(0.0, 1.0)
 )
 def test_server_with_its_full_quota_is_never_cut_short_at_any_reading_time(due, begun, periods, spent):
-    """It uses each quota up as soon as it can, or not: the first period began `begun` ago, some of it was used then."""
+    """It uses each quota at once or not: the first period began `begun` ago and was partly used."""
     seconds = periods * hot_servers.PERIOD_S - begun
     if seconds <= 0:
         return

@@ -16,7 +16,7 @@ BEFORE, NOW, TWICE = views.shape(8, 2), views.shape(9, 2), views.shape(9, 2, 8.0
 
 
 def windows(of, pace, *, first, count=4, noise=0.0, seed=0):
-    """Windows in one shape, at so much of the speed that its model says."""
+    """Windows in one shape, at this fraction of its modelled speed."""
     random = np.random.default_rng(seed)
     found = []
     for at in range(count):

@@ -25,7 +25,7 @@ def plan_for(job, config=CONFIG, **more):
 
 
 def role_uses(of, worker, servers):
-    """Workers that use so many cores each, servers that use so many each."""
+    """Core usage of each worker and each server."""
     listed = [RoleUse(role=Role(RoleKind.WORKER, r), cpu_used=worker, cpu=of.worker_cpu) for r in range(of.workers)]
     listed += [
         RoleUse(role=Role(RoleKind.SERVER, rank), cpu_used=cores, cpu=of.server_cpu)

@@ -126,7 +126,7 @@ def learn_lesson(history, similar=None, smoothing=None):
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_features_unknown_before_a_run_do_not_reduce_similarity(count):
-    """A script that is run again: what its model is made of its history has, and its submission has not."""
+    """For a repeated script, its history has model features that its submission lacks."""
     script = {"script": "train.py", "job": "train", "sync": "async"}
     made_of = {"tables": 26.0, "dim": 416.0, "dense_bytes": 1e6, "batch": 512.0, "samples": 1e6}
     history = [past_job(f"train-{at}", 12, features={**script, **made_of}, at=at) for at in range(count)]

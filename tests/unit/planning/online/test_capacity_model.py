@@ -77,13 +77,13 @@ def test_learned_capacity_models_contention_that_kales_curve_cannot():
 
 
 def test_underestimated_worker_count_is_not_extrapolated_to_fewer():
-    """1 / w² would be twice as much for one worker, whom nobody has seen, as for the two that were held up."""
+    """Weights of 1 / w² would favour one unseen worker twice as much as the two delayed ones."""
     seen = [CapacitySample(2, 194.0), CapacitySample(3, 300.0), CapacitySample(4, 400.0), CapacitySample(5, 500.0)]
     assert abs(learn("async", seen)(1) - 100) < 0.75 * abs(fit("async", seen)(1) - 100)
 
 
 def test_small_measurement_errors_do_not_bend_the_curve():
-    """What each of one to five workers trained on a real machine: four coefficients foretold them 2.5% off."""
+    """Real throughput of one to five workers, which four coefficients predicted 2.5% off."""
     seen = [CapacitySample(w, w * each) for w, each in enumerate((3291, 3280, 3375, 3262, 3320), start=1)]
     found = throughput.left_out("async", seen)
     assert found["learned"].mape < 0.015 and found["learned"].worst < 0.03

@@ -103,7 +103,7 @@ def test_unpredictable_peak_does_not_set_the_price_of_lag():
 
 
 def test_unlikely_high_forecast_keeps_no_extra_workers():
-    """Twice to four times what is expected: nobody keeps workers for that all day, they come when it does."""
+    """For highs of two to four times the mean, workers are added only when the traffic comes."""
     near, *far = (
         sum(decide(view(workers=3, arrivals=120.0, outlook=outlook(*[120.0] * 48, spread=spread)), cheap).plan)
         for cheap in [replace(RULES, lag_price=1.5)]

@@ -12,7 +12,7 @@ BATCH = 64
 
 
 def window(workers, pace, *, busy=1.0, sizes=(64,), at_all=0.0, seconds=20.0):
-    """So many workers that were busy for a part of it, in batches of these sizes in turn."""
+    """A window of this many workers, busy for part of it, with these batch sizes in turn."""
     work = WorkerWork(pace * busy * seconds, busy * seconds, (1 - busy) * seconds)
     steps, mean = StepSums(), sum(sizes) / len(sizes)
     for size in [*sizes] * max(1, round(work.samples / mean / len(sizes))):

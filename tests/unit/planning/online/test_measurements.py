@@ -16,7 +16,7 @@ from springtide.planning.online.capacity_model import (
 
 
 def steps_of(sizes, at_all, by_sample):
-    """Steps of these sizes that cost so much each, and so much a sample."""
+    """Steps of these sizes with a fixed cost and a cost per sample."""
     done = StepSums()
     for size in sizes:
         done = done.and_one(size, at_all + by_sample * size)

@@ -19,7 +19,7 @@ LOST = errors.MasterUnreachable("lost the connection")
 
 
 class Scripted:
-    """A platform whose masters do what `play(self, term)` says."""
+    """A platform whose masters behave as `play(self, term)` says."""
 
     def __init__(self, files, play):
         self.files, self.play = files, play

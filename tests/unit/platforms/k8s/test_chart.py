@@ -31,7 +31,7 @@ def branch_of(found, values):
 
 
 def rendered(values):
-    """What Helm makes of our templates: they use its `if`, and a few names."""
+    """Render our templates like Helm: they use its `if` and a few names."""
     objects = []
     for name, text in sorted(generated().items()):
         if not name.startswith(("crds/", "templates/")):

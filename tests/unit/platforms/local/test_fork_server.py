@@ -36,7 +36,7 @@ def interpreter(tmp_path, monkeypatch):
 
 
 def fork_role(interpreter, tmp_path, *arguments, **more):
-    """A fork, and the file with what it says."""
+    """A forked process and its log file."""
     log = tmp_path / f"log-{len(list(tmp_path.iterdir()))}"
     with open(log, "ab") as file:
         environment = {**os.environ, "COLOUR": "green"}

@@ -53,7 +53,7 @@ def test_data_worker_moves_only_to_a_better_node_with_room(placed, free, noise, 
 
 
 class World:
-    """A cluster in which whoever is told to leave is followed by another, at `next_at`."""
+    """A cluster in which every evicted data worker is replaced at `next_at`."""
 
     def __init__(self, next_at):
         self.placed = {WORKER: ("home", 1.0), FED[0]: ("away", 1.0)}

@@ -18,7 +18,7 @@ _handshake = msgspec.msgpack.Decoder(messages.Handshake)
 
 
 def call(proof_of, *, secret=SECRET):
-    """Connect as a member to a listener that accepts everybody, with `proof_of(answer, nonce)` for its own proof."""
+    """Connect as a member to a listener that accepts any member and proves itself with `proof_of(answer, nonce)`."""
 
     async def accept(reader, writer):
         nonce = secrets.token_bytes(auth.NONCE_BYTES)

@@ -209,7 +209,7 @@ HELLO = messages.JoinWorker(0, 7, 1)
 
 
 class Master:
-    """Answers heartbeats, remembers what it was asked; `mute` keeps it from answering."""
+    """Answers heartbeats and records requests; `mute` stops the answers."""
 
     def __init__(self, term):
         self.term, self.asked, self.mute, self.fences = term, [], False, False

@@ -23,7 +23,7 @@ WORD = "a-word-that-nobody-may-read"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Certificates of this job, of another, and of this one when it was long ago."""
+    """Certificates of this job, of another job, and expired ones of this job."""
     root = tmp_path_factory.mktemp("tls")
     credentials.lay_out(credentials.make("mine", at=NOW), root / "mine")
     credentials.lay_out(credentials.make("other", at=NOW), root / "other")

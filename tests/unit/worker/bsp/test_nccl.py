@@ -56,7 +56,7 @@ def fake_nccl(monkeypatch):
 
 
 class Ranks:
-    """Ranks that form groups through a master, as worker/bsp/group.py does. `lost`: what the master says."""
+    """Ranks that form groups through a master, as worker/bsp/group.py does. `lost`: the master's answer."""
 
     def __init__(self, *devices):
         self.devices, self.meeting, self.lost = devices, Meeting(len(devices)), threading.Event()

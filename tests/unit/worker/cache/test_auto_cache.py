@@ -33,7 +33,7 @@ class Paper:
 
 
 def watch(one, times, count, *, on=False):
-    """So many steps; the wishes that came of them."""
+    """Observe this many steps; return the resulting cache requests."""
     wishes = []
     for _ in range(count):
         times.append(times[-1])

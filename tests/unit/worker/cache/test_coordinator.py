@@ -21,7 +21,7 @@ BATCH = 20
 
 
 def train(group, *, samples=200, epochs=1, model_of=clicks.make, optimizer=torch.optim.SGD, **options):
-    """What each rank has had of the samples, batch by batch, its losses, and the model in the end."""
+    """Each rank's samples by batch, its losses, and the final model."""
 
     made = [model_of(samples=samples) for _ in range(group.workers)]  # here: threads share torch's seed
 
@@ -103,7 +103,7 @@ def test_ids_computed_in_the_model_disable_scheduling_with_a_log_line(caplog):
 
 
 class Admitting(clicks.Clicks):
-    """Has a table besides whose rows servers admit by themselves, so that no cache may keep them."""
+    """Has another table with row admission on servers, which no cache may keep."""
 
     def __init__(self):
         super().__init__()
@@ -267,7 +267,7 @@ def test_schedule_ends_on_all_ranks_when_one_sees_the_end_first_without_blaming_
 
 
 class Counting:
-    """Decides nothing, and counts the steps that it is told of."""
+    """Decides nothing and counts the reported steps."""
 
     why, wish, trying, steps = "", None, False, 0
 

@@ -26,7 +26,7 @@ OPTIMIZERS = {
 
 
 def skewed(samples, seed=0):
-    """Clicks whose ids are few and many: rows are shared, trained alone, evicted and come back."""
+    """Clicks with skewed ids: rows are shared, trained by one worker, evicted and reloaded."""
     torch.manual_seed(seed)
     model = clicks.Clicks()
     ids = (clicks.ROWS * torch.rand(samples, clicks.FIELDS) ** 3).long()

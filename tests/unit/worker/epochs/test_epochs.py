@@ -53,7 +53,7 @@ class LifeMaster(LocalMaster):
         return super().ask(request)
 
     def die(self, link):
-        """The last heartbeat has told what was trained."""
+        """End this life; its last heartbeat has reported the trained samples."""
         link.leases.tracker.release_all()
         self._record.book.report(self._holder, link.leases.tracker.report().progress, at=0.0)
 
@@ -105,7 +105,7 @@ def step(model, optimizer, x):
 
 
 def run(worker, *, epochs=4, top=False, die=None, by="job.epochs", leave=None, **options):
-    """One life: what its loop saw, as (epoch, epoch by the data, rate, repeated). It dies at `die`: (epoch, batch)."""
+    """Run one life: its batches as (epoch, epoch by the data, rate, repeated). It dies at `die`: (epoch, batch)."""
     job = worker.start()
     model, optimizer, scheduler, batches = prepare_script(job, **options)
     seen, after = [], []
@@ -135,7 +135,7 @@ def run(worker, *, epochs=4, top=False, die=None, by="job.epochs", leave=None, *
 
 
 def undisturbed_run(**options):
-    """What the loop of a worker that nothing happens to sees."""
+    """What the loop of an undisturbed worker sees."""
     return run(Worker(), **options)[0]
 
 

@@ -17,7 +17,7 @@ from springtide.worker.step.step import PushBatches
 
 
 class RecordingObserver:
-    """A follower that writes down what it is told."""
+    """A step observer that records its calls."""
 
     def __init__(self, tracker=None):
         self.entries = []

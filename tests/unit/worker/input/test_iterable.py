@@ -55,7 +55,7 @@ class Worker:
 
 
 def share(count, workers, epochs=1):
-    """Everyone reads in turns; the samples that were trained, with the identities they had."""
+    """Let all workers read in turns; return the trained samples with their identities."""
     book = JobLedger(workers=workers)
     everyone = [Worker(book, rank) for rank in range(workers)]
     opened = source.open_source(Numbers(count), batch_size=2)
@@ -195,7 +195,7 @@ def test_iterable_round_is_one_schedulable_batch_with_samples_by_number():
 
 
 def summed(items):
-    """A batch that cannot be cut by rows: how many there are, and the sum of what they hold."""
+    """A batch that cannot be split by rows: the number of samples and their sum."""
     return {"samples": len(items), "sum": sum(int(x) for x, _ in items)}
 
 
@@ -244,7 +244,7 @@ def train(*, keep, **options):
 
 
 def stacked(visits):
-    """What torch's own collate makes, but nobody knows that."""
+    """A user collate_fn that equals torch's default without being recognized as such."""
     return torch.stack([ids for ids, _ in visits]), torch.stack([hit for _, hit in visits])
 
 

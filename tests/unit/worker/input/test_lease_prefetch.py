@@ -12,7 +12,7 @@ CARD = DatasetCard(samples=100_000, batch_size=10, shard_batches=10)  # shards o
 
 
 class Master:
-    """Grants what it is asked for, and writes down how much that was."""
+    """Grants every lease request and records its size."""
 
     def __init__(self, tracker):
         self.tracker, self.asked, self.shard = tracker, [], 0

@@ -30,7 +30,7 @@ class Numbers(torch.utils.data.Dataset):
 
 
 def train(job, **options):
-    """How much each sample was trained, times the batch; the learning rates of each step; and what was told."""
+    """How often each sample was trained, the learning rate of each step, and the reports."""
     model = nn.EmbeddingBag(SAMPLES, 1, mode="sum", sparse=True)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

@@ -23,7 +23,7 @@ def chunk(first, next_, *, partition=0, without=(), expired=0):
 
 
 def holding(first=0, end=FAR, *, partition=0, cuts=()):
-    """Hands with one lease, and heads that follow it."""
+    """A tracker with one lease, and stream heads that follow it."""
     tracker, heads = LeaseTracker(), PartitionHeads(B)
     tracker.begin_pass(CARD)
     tracker.add_grants(

@@ -45,7 +45,7 @@ def test_unanswered_cut_is_not_repeated_and_its_thread_is_a_daemon():
 
 
 class IdleMasterLink:
-    """A link with partitions in hand, whose master has nothing more; and the stream that it reads."""
+    """A link with leased partitions whose master has nothing more to lease, and its stream."""
 
     def __init__(self):
         self.tracker, self.is_busy = self, True

@@ -27,7 +27,7 @@ CALL = arguments.ModelCall(tuple(arguments.BatchLeaf(id_routes.Route((("item", p
 
 
 class Training:
-    """A loop alone, whose batches are made here or come through the pipeline, as `fed(number of the batch)` says."""
+    """A loop in one process whose batches are local or from the pipeline, as `fed(batch number)` says."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ def draw_inputs(rows, seed=1):
 
 
 class Loop:
-    """A model with a split forward and a batch in hand, whose raw ids stayed behind."""
+    """A model with a split forward and a current batch whose raw ids were not sent."""
 
     def __init__(self, *, absent=True, check=False, model=None):
         self.model = model or make()

@@ -13,7 +13,7 @@ KEPT_BYTES = 5 << 20  # of a partition
 
 @contextlib.contextmanager
 def cluster(brokers: int = 1) -> Iterator[str]:
-    """The address of a mock cluster; a topic is there as soon as it is asked for, with 4 partitions."""
+    """Address of a mock cluster; any requested topic exists with 4 partitions."""
     import confluent_kafka
 
     keeper = confluent_kafka.Producer({"test.mock.num.brokers": brokers, "bootstrap.servers": "x", "log_level": 0})
@@ -35,7 +35,7 @@ def fill(stream, bodies_of: dict[int, list[bytes]]) -> None:
 
 
 def read(reader, count: int, *, most: int = 65536, timeout_s: float = 10.0) -> list:
-    """Chunks until so many records, or expired ones, have come."""
+    """Poll chunks until this many records (or expired ones) have come."""
     found: list = []
     while sum(len(chunk.records) + chunk.expired for chunk in found) < count:
         more = reader.poll(timeout_s, most)

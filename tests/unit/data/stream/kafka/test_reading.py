@@ -285,7 +285,7 @@ def test_broker_that_refuses_access_fails_at_once_unless_it_worked_before(monkey
 
 
 def test_topic_unknown_to_a_restarted_broker_is_waited_for(monkeypatch):
-    """One that has just started answers before it knows its topics; how long it was away does not count."""
+    """A restarted broker answers before it knows its topics; its downtime does not count."""
     from confluent_kafka import KafkaError, KafkaException
 
     from springtide.data.stream.kafka import client

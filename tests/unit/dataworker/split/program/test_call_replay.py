@@ -17,7 +17,7 @@ from tests.unit.dataworker.recorded import answered, sent, splitting
 
 
 class Model(nn.Module):
-    """`made`: what data workers would make of the ids; the rest is forward's own."""
+    """`made`: the part that data workers compute from the ids; the rest is forward's own."""
 
     def __init__(self, made, then):
         super().__init__()

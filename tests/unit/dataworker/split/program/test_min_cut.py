@@ -10,7 +10,7 @@ from springtide.dataworker.split.program.min_cut import CutNode
 
 
 def cost(values, moved):
-    """What the trainer pays: seconds of what stays and bytes of what crosses; None for a cut that cannot be."""
+    """The trainer's cost of a cut: seconds that stay and bytes that cross; None for an impossible cut."""
     by_name = {value.name: value for value in values}
     here = {value.name for value in values if value.place == "data"} | moved
     if any(name not in here for name in moved for name in by_name[name].inputs):

@@ -8,7 +8,7 @@ from springtide_lab.bench.dataworkers.text_clicks import LogLines
 
 
 class Paper:
-    """Stands for the processes: as fast as Fig. 13's job, 1 batch a second for each CPU, of which it could take 23."""
+    """Simulates the job of Fig. 13: 1 batch a second per CPU, up to 23."""
 
     def __init__(self) -> None:
         self.now, self.trainer = (0, 0.0), 8.0

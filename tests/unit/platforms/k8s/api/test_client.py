@@ -25,7 +25,7 @@ def _short_pauses(monkeypatch):
 
 
 class Server:
-    """Answers requests in turn by what is in `plans`; keeps what was asked."""
+    """Answers requests in turn from `plans` and records them."""
 
     def __init__(self):
         self.plans, self.asked = [], []

@@ -11,7 +11,7 @@ from springtide.platforms.k8s.objects import names
 
 
 class GrowingJob:
-    """A cluster whose job has one more worker at each look, and is over at the third."""
+    """A cluster whose job has one more worker at each poll and is over at the third."""
 
     looks = 0
     closed = False

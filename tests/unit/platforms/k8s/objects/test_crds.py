@@ -14,7 +14,7 @@ def schema(definition):
 
 
 def refusals(definition, thing):
-    """What an API server says: `faults` as it validates, and what it would cut off."""
+    """Validation faults of an API server, and the fields it would prune."""
     part = schema(definition)["properties"]["spec"]
     kept = structural.prune(thing["spec"], part)
     return [
@@ -35,7 +35,7 @@ def parts(schema_part):
 
 @pytest.mark.parametrize("definition", crds.all_definitions(), ids=lambda each: each["metadata"]["name"])
 def test_schema_is_structural(definition):
-    """Every part has a type or says that it is left alone: an API server refuses the definition otherwise."""
+    """Every part has a type or is marked as preserved; an API server refuses it otherwise."""
     for part in parts(schema(definition)):
         free = part.get("x-kubernetes-preserve-unknown-fields") or part.get("x-kubernetes-int-or-string")
         assert free or part["type"] in {"object", "array", "string", "integer", "number", "boolean"}, part

@@ -155,7 +155,7 @@ ENTRIES = st.lists(
 
 @given(ENTRIES, ENTRIES, st.lists(st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]), min_size=6))
 def test_plan_converges_after_one_pass_and_repeats_no_step(entries, before, phases):
-    """A cluster that does what it is told: after one look all wanted pods are there, and no others run."""
+    """In an obedient cluster all wanted pods, and no others, run after one pass."""
     cluster = {
         each.pod_name("ctr"): running_pod(each, phase=phase) for each, phase in zip(before, phases, strict=False)
     }
