@@ -6,7 +6,7 @@ from springtide.cli import app
 
 
 def commands_in(group, *above):
-    """The commands of a group, and those of groups in it."""
+    """All commands of a group and of its groups."""
     for name in list(group.commands):
         command = group.load(name) if hasattr(group, "load") else group.commands[name]
         if hasattr(command, "commands"):

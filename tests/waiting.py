@@ -14,7 +14,7 @@ EVERY_S = 0.005
 
 
 def until(true, what="it", *, within_s=PATIENCE_S, every_s=EVERY_S):
-    """What another thread or process brings about."""
+    """Wait for a condition that another thread or process brings about."""
     tick, deadline = threading.Event(), time.monotonic() + within_s
     while not (found := true()):
         assert time.monotonic() < deadline, f"waited in vain for: {what}"
@@ -23,7 +23,7 @@ def until(true, what="it", *, within_s=PATIENCE_S, every_s=EVERY_S):
 
 
 async def soon(true, what="it", *, within_s=PATIENCE_S, every_s=EVERY_S):
-    """The same among coroutines; the condition may be one too."""
+    """Wait for a condition, or an awaitable one, among coroutines."""
     deadline = time.monotonic() + within_s
     while not (found := await one if inspect.isawaitable(one := true()) else one):
         assert time.monotonic() < deadline, f"waited in vain for: {what}; last: {found!r}"

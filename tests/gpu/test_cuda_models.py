@@ -21,7 +21,7 @@ OPTIMIZERS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm():
-    """What CUDA opens for the whole process, it opens before a test is watched."""
+    """Let CUDA open its process-wide files before a test is checked for leaks."""
     nn.Linear(2, 2).cuda()(torch.ones(1, 2).cuda()).sum().backward()
 
 

@@ -30,7 +30,7 @@ def connected(generation=1):
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm():
-    """What CUDA and NCCL open for the whole process, they open before a test is watched."""
+    """Let CUDA and NCCL open their process-wide files before a test is checked for leaks."""
     connected().abort()
 
 

@@ -56,7 +56,7 @@ class SlotCopy:
 
 
 class ReferenceStore:
-    """What `_native.Store` must do."""
+    """The expected behaviour of `_native.Store`."""
 
     def __init__(self, slots: int, seed: int) -> None:
         self.slots = slots
@@ -115,7 +115,7 @@ class ReferenceStore:
             self.rows[name] = self._new_row(name, row_math.stored(weights, self.specs[name[0]].dtype))
 
     def evict(self, clock: int) -> None:
-        """Forget what is past its ttl."""
+        """Evict rows past their ttl."""
         self.clock = max(self.clock, clock)
         for name in [name for name in self.rows if not self._alive(name)]:
             self._drop(name)
@@ -136,7 +136,7 @@ class ReferenceStore:
         return self.cuts
 
     def export_slot(self, slot: int, since_cut: int = 0) -> SlotCopy:
-        """A copy of a slot, or of what changed after a cut."""
+        """Export a slot, or its changes after a cut."""
         full = since_cut == 0 or since_cut <= self.full_from.get(slot, -1)
         since = 0 if full else since_cut
         image = SlotCopy(slot=slot, full=full, clock=self.clock)

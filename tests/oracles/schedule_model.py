@@ -28,7 +28,7 @@ Moved = frozenset[tuple[Key, int, int]]
 
 
 class IllegalPlan(errors.SpringtideError):
-    """A plan that loses an update, trains on a stale row or pulls what is not there."""
+    """A plan that loses an update, trains on a stale row or pulls a missing one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

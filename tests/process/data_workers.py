@@ -83,12 +83,12 @@ def wanted(batches, size=4, epoch=0):
 
 
 def samples(made):
-    """Which samples came, in the order in which they came."""
+    """Samples of all batches, in order of arrival."""
     return [int(sample) for batch in made for sample in batch["samples"]]
 
 
 def pipeline(slow_s=0.0, floats=1):
-    """Two stages: samples by index, then what depends on the first, with a random number of each."""
+    """Two stages: samples by index, then values from the first stage with a random number each."""
     import torch
 
     from springtide.dataworker.feed.worker import Pipeline, PipelineStage

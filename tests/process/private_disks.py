@@ -13,7 +13,7 @@ from springtide.testing.cluster import LocalCluster
 
 
 class Cluster(LocalCluster):
-    """A job whose servers are on such hosts."""
+    """A job whose servers run on hosts with private disks."""
 
     def __init__(self, hosts, *arguments, **more):
         super().__init__(*arguments, **more)
@@ -36,7 +36,7 @@ class Hosts:
         return self.of.setdefault(name, f"host-of-{name}-0")
 
     def lose(self, job, *roles, master=False):
-        """A host is lost with its server and others; the server's next life is on another one."""
+        """Lose a host with its server and other roles; the server restarts on another one."""
         server, before = roles[0], self.of_server(roles[0])
         self.of[server] = f"host-of-{server}-{int(before.rpartition('-')[2]) + 1}"
         for role in [*roles, *(["master"] if master else [])]:

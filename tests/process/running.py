@@ -86,7 +86,7 @@ class Command:
                 return line
 
     def rest(self):
-        """The lines of standard error that nobody waited for, of a command that is over."""
+        """Remaining lines of standard error of a finished command."""
         while (line := self._lines.get()) is not None:
             self.said.append(line)
         return self.said
@@ -145,7 +145,7 @@ def loop(*, body="pass", samples=2000):
 
 
 def events(folder, run="train"):
-    """The story of a run so far."""
+    """The event log of a run so far."""
     return story.read(folder / ".springtide" / "runs" / run / "events.jsonl")
 
 

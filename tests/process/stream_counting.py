@@ -69,7 +69,7 @@ if not job.leaving:
 
 
 class Producer:
-    """Appends numbered records to a log; knows what it has appended."""
+    """Appends numbered records to a log and remembers them."""
 
     def __init__(self, folder, *, partitions, seed=0):
         self.stream = create(folder / "log", LogSettings(partitions=partitions))
@@ -91,7 +91,7 @@ class Producer:
             self.partitions = partitions
 
     def append(self, count, *, partition=None):
-        """So many records, to one partition or to all in turn."""
+        """Append this many records, to one partition or round-robin."""
         with self._lock:
             self._append(count, partition)
 

@@ -109,7 +109,7 @@ def save(job):
 
 
 def same_then_again(found, expected):
-    """Whether these losses are the expected ones up to some step, then those from an earlier one to the end."""
+    """Whether the losses equal the expected ones up to a step, then again from an earlier step to the end."""
     same = next(
         (n for n, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), min(map(len, (found, expected)))
     )

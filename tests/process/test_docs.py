@@ -29,7 +29,7 @@ def blocks(text):
 
 
 def command_folder(tmp_path):
-    """A folder with the command of this checkout, whatever the environment has."""
+    """A folder with this checkout's command, to be first on the PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     command = folder / "springtide"

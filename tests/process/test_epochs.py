@@ -99,7 +99,7 @@ def lines(folder, name):
 
 
 def assert_undisturbed(folder, *, share):
-    """Everything of a job is as in one that nothing happened to."""
+    """Check that the job's results equal those of an undisturbed one."""
     handed_out = lines(folder, "batches")
     assert {epoch for _, epoch, *_ in handed_out} == set(range(EPOCHS))
     for rank, epoch, by_data, rate, _ in handed_out:

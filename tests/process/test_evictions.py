@@ -18,7 +18,7 @@ BATCH = 32
 
 
 def leave(job, member):
-    """What the preStop hook of its pod does."""
+    """Do what the preStop hook of a role's pod does."""
     where = addresses.read_master(job.files.master)
     settings = config.Settings(master=where.address, member=member, secret_file=str(job.files.secret), incarnation=0)
     return asyncio.run(asyncio.wait_for(role_pod.drain(settings), 90))

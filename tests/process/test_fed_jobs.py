@@ -23,7 +23,7 @@ def spec(**more):
 
 
 def run(folder, seed, *, batches, hurt, pause_s=0.02, epochs=1, script_text=counting.SCRIPT, **more):
-    """Count slowly while data workers feed and are hurt, quickly then; the last status, and what counts are off by."""
+    """Count slowly while data workers are hurt, then fast; return the last status and the count differences."""
     ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)  # the last batch is not full
     script = counting.write(folder, ids, script_text)
     with LocalCluster(script, [folder, epochs, BATCH, pause_s], spec=spec(seed=seed, **more), folder=folder) as job:
@@ -36,13 +36,13 @@ def run(folder, seed, *, batches, hurt, pause_s=0.02, epochs=1, script_text=coun
 
 
 def wait_until_fed(job, more=1):
-    """Wait until data workers have made so many more batches for the loop."""
+    """Wait until data workers have made this many more batches."""
     before = job.status.data.feed.made if job.status.data.feed else 0
     return job.until(lambda status: status.data.feed is not None and status.data.feed.made >= before + more)
 
 
 def all_feed(job, count):
-    """Wait until so many data workers feed the one worker, and no more."""
+    """Wait until exactly this many data workers feed the worker."""
     return job.until(
         lambda status: (
             status.data.feed is not None and status.data.feed.workers == count == status.roles.data_workers.alive

@@ -67,7 +67,7 @@ def decisions(job):
 
 
 def run_growing_job(tmp_path, *, guards, **more):
-    """A job whose tables grow past the memory of one server, slowly from a third on: another takes time to begin."""
+    """A job whose tables outgrow one server's memory, slowly after the first third so that another can start."""
     rules = CheckpointRules(every_s=5.0)
     spec = JobSpec(name="grows", server_memory=220 << 20, guards=guards, checkpoints=rules, slots=256, **more)
     script = tmp_path / running.script(tmp_path, SCRIPT)

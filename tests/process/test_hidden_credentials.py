@@ -56,7 +56,7 @@ def command(folder, *arguments):
 
 
 def command_lines():
-    """Of every process of this machine, as any of its users can read them; and where each works."""
+    """Command line and working folder of every process on this machine, as any user sees them."""
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

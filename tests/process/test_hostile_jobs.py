@@ -139,7 +139,7 @@ def train_job(folder, *, workers, changes=90, lies=False, made=10, seen=lambda j
 
 @pytest.fixture(scope="module")
 def model_without_data_workers(tmp_path_factory):
-    """What the program trains without data workers."""
+    """The model that the program trains without data workers."""
     return train_job(tmp_path_factory.mktemp("alone") / "job", workers=0)[1]
 
 

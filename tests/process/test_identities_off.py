@@ -18,7 +18,7 @@ NAMED = pytest.param(True, marks=pytest.mark.soak)
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("identities", [NAMED, False])
 def test_killed_workers_repeat_batches_only_with_identities_off(tmp_path, identities):
-    """So the oracle can fail, and it is the names that keep it from failing."""
+    """This shows that the oracle can fail and that identities prevent it."""
     ids = counting.draw(np.random.default_rng(1), 900 * test_faults.BATCH - 5)
     script = counting.write(tmp_path, ids)
     script.write_text(counting.SCRIPT.replace("st.join()", f"st.join(identities={identities})"))

@@ -32,7 +32,7 @@ def newest_status(folder):
 
 
 def usage_of(folder):
-    """What each member uses, once that is known of all."""
+    """Usage of each member, once known for all."""
     members = newest_status(folder)["members"]
     return [member["usage"] for member in members] if all("usage" in member for member in members) else None
 

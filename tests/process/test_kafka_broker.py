@@ -31,7 +31,7 @@ def append(writer, partition, bodies):
 
 
 class Reading:
-    """All that a reader finds, checked on the way: every chunk begins where the one before ended."""
+    """Everything a reader gets, checked for contiguous chunks."""
 
     def __init__(self, stream, positions):
         self.reader = stream.open()

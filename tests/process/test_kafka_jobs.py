@@ -23,7 +23,7 @@ BATCH = 32
 
 
 def fill(url, count, *, partitions, first=0):
-    """Records numbered from `first` on, to all partitions in turn: what stream_counting's script counts."""
+    """Append numbered records round-robin to all partitions, for stream_counting's script."""
     from springtide.data.stream.stream import open_stream
 
     rows = np.random.default_rng(8).zipf(1.3, size=(count, 3)).astype(np.int64) % 1000
@@ -58,7 +58,7 @@ def job_of(folder, url, *, pause_s, servers=1, until="now", script=stream_counti
 
 
 def check(folder, status, rows):
-    """Nothing is missing, nothing is twice."""
+    """Check that no record is missing or repeated."""
     assert status.phase is JobPhase.FINISHED, status
     assert status.samples == len(rows), status
     assert not (wrong := stream_counting.differences(folder, rows)), wrong

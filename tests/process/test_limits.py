@@ -70,7 +70,7 @@ async def burn_until_seen(platform, folder, cpu_s, limits):
 
 
 def run_on_platform(folder, work):
-    """Run a coroutine function on a platform of its own; nothing is left of it afterwards."""
+    """Run a coroutine function on a local platform of its own, and clean up."""
 
     async def body():
         said = []

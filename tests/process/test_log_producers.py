@@ -45,7 +45,7 @@ def kill_after(producer: subprocess.Popen[str], appends: int) -> int:
 
 
 def check(folder: Path, told: dict[str, int]) -> None:
-    """Every append is whole and in order, and all that returned are there; at most one more is."""
+    """Every append is intact and in order; all acknowledged ones are there, and at most one more."""
     reader = stream.LogStream(folder).open()
     reader.assign({0: 0})
     pieces = []

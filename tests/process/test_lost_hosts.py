@@ -21,7 +21,7 @@ BATCH = 16
 
 
 class Places:
-    """Roles are on the hosts but the first, in turn; those of a host that is off on others, servers never together."""
+    """Roles are placed round-robin on all hosts but the first and lost ones; servers never share a host."""
 
     def __init__(self, found):
         self.found, self.of = found, {}

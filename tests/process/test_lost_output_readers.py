@@ -36,7 +36,7 @@ def started(folder, out):
 
 @contextlib.contextmanager
 def read_by_us(folder):
-    """The same, and a file with what it prints."""
+    """The job, and a file with its output."""
     ours, theirs = os.pipe()
     with os.fdopen(ours) as reader, started(folder, theirs) as job:
         os.close(theirs)
@@ -44,7 +44,7 @@ def read_by_us(folder):
 
 
 def status(folder):
-    """What `springtide status` goes by."""
+    """The status that `springtide status` reads."""
     (run,) = logs.find_runs(folder / ".springtide/runs")
     return job_handle.LocalJobHandle(run).status()
 

@@ -36,7 +36,7 @@ for ours, real in (
 
 
 def where(folder):
-    """What the newest master says of itself."""
+    """The newest master's location file."""
     return json.loads((folder / ".springtide/runs/train/master.json").read_text())
 
 

@@ -31,7 +31,7 @@ def lose(job, role):
 
 
 def run(folder, seed, losses, *, batches):
-    """Count while hosts are lost, one after the other; the job, and what the counts are off by."""
+    """Count while hosts are lost one after another; return the job and the count differences."""
     print("seed", seed)
     ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)
     script = counting.write(folder, ids)

@@ -23,7 +23,7 @@ def job_of(folder, producer, online=QUICK):
 
 
 def scaled(job, workers):
-    """Whether it was decided to have so many."""
+    """Whether the job decided to scale to this many workers."""
     return any(event["event"] == "decision" and f"to {workers} workers" in str(event["what"]) for event in job.story)
 
 

@@ -155,7 +155,7 @@ def test_data_worker_moves_to_its_trainers_node_once_there_is_room(tmp_path, rng
 
 
 def feeding_nodes(world, job):
-    """Where data workers are, once batches come from them."""
+    """Nodes of data workers, once batches come from them."""
     feed = world.do("status", job).data.feed
     held = world.do("holders", job) if feed is not None and feed.made else {}
     return {role: where for role, where in held.items() if role.startswith("data-worker")}

@@ -116,7 +116,7 @@ def test_stopped_worker_is_fenced_after_its_timeout_and_replaced(tmp_path):
 
 
 def watchdog_of(job, *before):
-    """The process id of the command's watchdog, once it is another than those before."""
+    """Process id of the command's watchdog, once it differs from those before."""
 
     def found():
         for path in pathlib.Path(f"/proc/{job.process.pid}/task").glob("*/children"):

@@ -23,7 +23,7 @@ def spec(**more):
 
 
 def wait_until_settled(job, servers):
-    """Wait until so many servers have all slots, and no other server is left."""
+    """Wait until exactly this many servers exist and hold all slots."""
     job.until(
         lambda status: (
             status.roles.servers.alive == servers

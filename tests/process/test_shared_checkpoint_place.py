@@ -18,7 +18,7 @@ BATCH = 32
 
 
 class StartedJob:
-    """A job in a folder of its own, which keeps checkpoints where another one may too."""
+    """A job in its own folder with a checkpoint place that another job shares."""
 
     def __init__(self, folder, seed, rules):
         folder.mkdir()

@@ -141,7 +141,7 @@ READING_SLOWLY = HASHING.replace(
 
 
 def numbers(job):
-    """Data workers of each stage, as tuning wanted them one after the other."""
+    """Wanted data workers of each stage, in order of the tuning decisions."""
     said = (STAGES.search(str(each.get("what", ""))) for each in job.story)
     return [(int(found[1]), int(found[2])) for found in said if found]
 

@@ -47,7 +47,7 @@ def job_of(folder, *, pause_s=0.005, linger_s=0.2, parts=1, shuffle="advanced", 
 
 
 def check(folder, status, producer):
-    """Nothing is missing, nothing is twice."""
+    """Check that no record is missing or repeated."""
     assert status.phase is JobPhase.FINISHED, status
     assert status.samples == len(producer.records), status
     assert not (wrong := stream_counting.differences(folder, producer.records)), wrong

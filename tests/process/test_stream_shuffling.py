@@ -56,7 +56,7 @@ def takers_and_owners(folder):
 
 
 def wait_until_shuffled(folder, job, producer, *, but=()):
-    """Go on producing more than one worker can train, until a batch is taken from an owner other than these."""
+    """Produce more than one worker can train until a batch of another owner is taken."""
 
     def found(status):
         if len(producer.records) - status.samples < 2000:  # else a slow machine would take for ever to be through

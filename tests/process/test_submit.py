@@ -30,7 +30,7 @@ data: {train: clicks}
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with a spec; every agent that is left is killed, and its roles with it."""
+    """A folder with a spec; remaining agents are killed with their roles."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(running.ROOT))
     (tmp_path / "code").mkdir()
@@ -52,7 +52,7 @@ def submit_job(folder):
 
 
 def command_output(capsys, *arguments, code=0):
-    """What a command prints."""
+    """Output of a command."""
     assert app.main([*arguments]) == code
     said = capsys.readouterr()
     return said.out.splitlines() if code == 0 else said.err.splitlines()

@@ -135,7 +135,7 @@ class World:
         return [at for at, rank in enumerate(self.ranks) if self.ready(at, rank)]
 
     def ready(self, at: int, rank: Rank) -> bool:
-        """Whether it waits for nobody."""
+        """Whether this rank waits for no other."""
         plan = self.plans.get(rank.step, [None] * len(self.ranks))[at]
         match rank.phase:
             case "read":
@@ -161,7 +161,7 @@ class World:
         getattr(self, rank.phase)(at, rank, self.plans[rank.step][at])
 
     def read(self, at: int, rank: Rank, plan: Plan) -> None:
-        """Pulls, hits, and what other ranks sent: all of the latest version."""
+        """Check that pulls, cache hits and rows from other ranks have the latest version."""
         wanted = self.latest(rank.step - 1)
         seen = {key: rank.cache.get(key, ("not cached",)) for key in (*plan.pass_hit, *plan.hold_hit)}
         if self.dropped != "drop":
@@ -195,7 +195,7 @@ class World:
             other.phase, other.wishes = "give", set()
 
     def give(self, at: int, rank: Rank, plan: Plan) -> None:
-        """Gradients to the homes of rows, before anybody waits for others'."""
+        """Send gradients to the homes of rows, before any rank waits for others."""
         for home, key in plan.gradient_sends:
             self.mail["gradient", at, home, key] = self.dealt[rank.step][at][key]
         rank.phase = "push"
@@ -261,7 +261,7 @@ class World:
             self.saving = None
 
     def whole(self, slot: Slot, number: int) -> None:
-        """A flushed slot has the latest version of all its rows: that is what a checkpoint or a reader takes."""
+        """Check that a flushed slot has the latest version of all its rows, for a checkpoint or a reader."""
         wanted = {key: row for key, row in self.latest(slot.applied).items() if key % SLOTS == number}
         if slot.rows != wanted:
             raise Violated(f"slot {number} flushed at step {slot.applied} has {slot.rows}, not {wanted}")

@@ -36,7 +36,7 @@ FAULTS_UNTIL, STEPS = 900, 6000
 
 
 def new_store():
-    """An empty server: one table, zero at first, whose rows count."""
+    """An empty server with one zero-initialized counting table."""
     store = _native.Store(slots=ALL_SLOTS, seed=1, reserve_bytes=1 << 26)
     store.declare(_native.TableSpec(id=0, name="counts", dim=1, optimizer="sgd"))
     return store
@@ -101,7 +101,7 @@ class Worker:
 
 @dataclass
 class Checkpoint:
-    """Slot images and the ledger's word, which is older than any of them."""
+    """Slot images and the ledger's note, which is older than any of them."""
 
     note: JobProgress = field(default_factory=JobProgress)
     images: dict[int, bytes] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class World:
 
     @property
     def over(self) -> bool:
-        """All samples trained, nothing on its way."""
+        """All samples are trained and no message is in transit."""
         if self.wire or self.saving is not None:
             return False
         totals = self.book.totals()
@@ -163,7 +163,7 @@ class World:
         return moves
 
     def violations(self) -> list[str]:
-        """Every (batch, touched slot) that was not applied once; untouched ones must be at zero."""
+        """Every (batch, touched slot) not applied exactly once; untouched slots must be zero."""
         found = []
         for slot in SLOTS:
             names = list(ALL_BATCHES)
@@ -237,7 +237,7 @@ class World:
     # ---- workers ----
 
     def work(self) -> None:
-        """A worker leases, reports, pushes the next batch, or sends again what has no answer."""
+        """A worker leases, reports, pushes the next batch, or resends unanswered pushes."""
         worker = self.chance.choice([worker for worker in self.workers if worker.alive])
         if worker.grant is None:
             self.lease(worker)
@@ -290,7 +290,7 @@ class World:
         self.suspect(dies=True)
 
     def suspect(self, *, dies: bool = False) -> None:
-        """The master gives up a worker, which may go on for a long while: a zombie."""
+        """The master fences a worker, which may go on for a long time as a zombie."""
         live = [worker for worker in self.workers if worker.alive]
         if live:
             worker = self.chance.choice(live)
@@ -325,7 +325,7 @@ class World:
         self.saved, self.saving = self.saving, None
 
     def die(self) -> None:
-        """A server is lost: its slots come back from the last checkpoint, and the ledger goes back to that."""
+        """A server is lost: its slots are restored from the last checkpoint, and the ledger rolls back to it."""
         if len(self.stores) == 1:
             return
         dead = self.chance.choice(list(self.stores))

@@ -51,17 +51,17 @@ class World:
         return self.cores - self.trainers * self.trainer_cpu - self.data_workers * self.data_worker_cpu
 
     def capable(self) -> float:
-        """Steps a second of one trainer whose queue is never empty."""
+        """Steps per second of one trainer whose queue is never empty."""
         return min(1.0 / self.program.compute_s, self.trainer_cpu / self.program.take_s)
 
     def unfed(self) -> tuple[float, float]:
-        """Steps a second of one trainer that makes its batches itself, and its share of time in making them."""
+        """Steps per second of a trainer without data workers, and its share of time spent on batches."""
         make = self.program.make_s / min(self.first_trainer_cpu, self.program.parallel)
         compute = max(self.program.compute_s, self.program.take_s / self.first_trainer_cpu)
         return 1.0 / (make + compute), make / (make + compute)
 
     def could_make(self) -> float:
-        """Batches a second of all data workers, were none held up."""
+        """Batches per second of all data workers if none waits."""
         one = min(self.data_worker_cpu, self.program.parallel) / self.program.make_s
         return min(self.data_workers * one, self.program.wire_per_s)
 
@@ -72,7 +72,7 @@ class World:
         return min(self.could_make(), self.trainers * self.capable())
 
     def ideal(self) -> float:
-        """The most that could be had of these cores: enough data workers of one core, and trainers as at first."""
+        """Upper bound on the speed with these cores: enough data workers of one core, trainers as at first."""
         fed = (self.cores - self.trainers * self.first_trainer_cpu) / self.program.make_s
         capable = min(1.0 / self.program.compute_s, self.first_trainer_cpu / self.program.take_s)
         return max(self.trainers * self.unfed()[0], min(fed, self.trainers * capable, self.program.wire_per_s))

@@ -82,7 +82,7 @@ class Life:
 
 
 class World:
-    """All of it. `run()` ends with an empty list, or with what went wrong."""
+    """The whole system. `run()` returns the violations, or an empty list."""
 
     def __init__(self, seed: int, *, dropped: str = "") -> None:
         assert not dropped or dropped in RULES
@@ -180,7 +180,7 @@ class World:
             self.wrong.append(f"slot {slot} is opened on server-{life.rank} as it was before")
 
     def open_all(self, life: Life, slots: list[int]) -> None:
-        """From a checkpoint: what is lacking is trained again."""
+        """Restore slots from a checkpoint; missing batches are trained again."""
         for slot in slots:
             life.copies[slot] = self.truth[slot]
             life.gates.add(slot)
@@ -195,7 +195,7 @@ class World:
         """Nothing."""
 
     def push(self) -> None:
-        """A worker trains a slot, where it finds it."""
+        """A worker trains a slot at its known owner."""
         slot = self.chance.choice(SLOTS)
         for rank in self.owners()[slot]:
             self.lives[rank].copies[slot] += 1
@@ -239,7 +239,7 @@ class World:
             life.words = [word for word in life.words if isinstance(word, SlotsMoved)]
 
     def welcome(self) -> None:
-        """A next life is told its slots, brings them back and serves."""
+        """The next incarnation learns its slots, restores them and serves."""
         life = self.some(placed=False)
         if life is None or not (self.dropped == "call" or self.rollout.calling.known()):
             return
@@ -325,7 +325,7 @@ class World:
         life.doubts[frame.slot] = frame.target.rank
 
     def break_off(self) -> None:
-        """A connection between two servers breaks; what was sent may arrive all the same."""
+        """A connection between two servers breaks; sent frames may still arrive."""
         giving = [life for life in self.lives.values() if life.alive and life.giving]
         if giving:
             self.doubt(self.chance.choice(giving))

@@ -13,7 +13,7 @@ ENDS = ("sends", "receives", "value_sends", "value_receives", "gradient_sends", 
 
 @dataclass
 class Cached:
-    """A row in a cache: how often and when it was used, and the step that trained it last."""
+    """A cached row: use count, last use, and the step that trained it last."""
 
     uses: int
     used: tuple[int, int]
@@ -137,7 +137,7 @@ class Reference:
             mine.pass_pull.add(key)
 
     def _needed_by_others(self, worker: int, wanted: Sequence[Sequence[Key]]) -> set[Key]:
-        """Algorithm 2: what others train next, and this worker caches."""
+        """Algorithm 2: keys that others train next and this worker caches."""
         by_others = {key for other, keys in enumerate(wanted) if other != worker for key in keys}
         return by_others & self.caches[worker].keys()
 

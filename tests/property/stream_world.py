@@ -143,13 +143,13 @@ class StreamWorld(exactly_once_world.World):
         self.tears = 0
 
     def run(self) -> list[str]:
-        """As in any job; a rightful batch that is torn would be sent again for ever."""
+        """Run as in any job; a torn batch with a valid lease would be resent for ever."""
         found = super().run()
         return self.torn or found
 
     @property
     def over(self) -> bool:
-        """Everything trained, nothing on its way."""
+        """All records are trained and no message is in transit."""
         flows = self.book.flows()
         return bool(flows) and flows[0].over and not self.wire and self.saving is None
 
@@ -163,7 +163,7 @@ class StreamWorld(exactly_once_world.World):
         return moves
 
     def violations(self) -> list[str]:
-        """Every (record, touched slot) that was not applied once, and rightful batches that found a part applied."""
+        """Every (record, touched slot) not applied exactly once, and valid batches found torn."""
         found = list(self.torn)
         wanted = sum(offset < self.ends.get(partition, 0) for partition, offset in self.void)
         if self.over and self.book.flows()[0].void != wanted:
@@ -323,7 +323,7 @@ class StreamWorld(exactly_once_world.World):
                 worker.parts = {}
 
     def train(self, worker: Worker, part: Part) -> None:
-        """The next batch of a lease: a full one, one that ends at a known cut, or one that is cut now."""
+        """Train the next batch of a lease: full, ending at a known cut, or cut now."""
         grant, begin = part.grant, part.claimed
         if len(part.runs) >= WINDOW or begin >= part.end:
             return

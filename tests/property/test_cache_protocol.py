@@ -22,7 +22,7 @@ def test_random_cache_histories_have_no_stale_read_and_no_lost_update():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_dropping_any_cache_rule_gives_a_wrong_value(rule):
-    """So each rule is needed, and a broken one would be seen by the tests beside this."""
+    """This shows that each rule is needed and that the tests beside this would detect a broken one."""
     for seed in SEEDS_TO_BREAK:
         try:
             World(random.Random(seed), dropped=rule).run()

@@ -16,7 +16,7 @@ def test_random_losses_duplicates_and_delays_apply_every_batch_once():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_dropping_any_exactly_once_rule_loses_batches(rule):
-    """So each rule is needed, and a broken one would be seen by the test above."""
+    """This shows that each rule is needed and that the test above would detect a broken one."""
     for seed in SEEDS_TO_BREAK:
         found = World(seed, dropped=rule).run()
         if found and "stuck" not in found[0]:

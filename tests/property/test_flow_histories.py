@@ -19,7 +19,7 @@ CHANCE = st.randoms(use_true_random=False)
 
 
 class Reader:
-    """A lease as its holder sees it, with the cuts that it knows."""
+    """A lease with the cuts known to its holder."""
 
     def __init__(self, grant: Grant, cuts):
         self.shard, self.first, self.end = grant.shard, grant.first, grant.end
@@ -69,7 +69,7 @@ class FlowHistory(stateful.RuleBasedStateMachine):
         )
 
     def say(self, holder):
-        """A report of all that a living holder has; it does as the verdict says."""
+        """Report all leases of a live holder, and follow the verdict."""
         hands = self.hands[holder]
         words = [hand.word for hand in hands.values()]
         held = {

@@ -18,7 +18,7 @@ CHANCE = st.randoms(use_true_random=False)
 
 
 class HeldLease:
-    """A lease as its holder sees it."""
+    """A lease as its holder knows it."""
 
     def __init__(self, grant: Grant):
         self.shard, self.first, self.end, self.offset = grant.shard, grant.first, grant.end, grant.first
@@ -110,7 +110,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
 
     @stateful.rule(rank=RANKS, chance=CHANCE)
     def an_answer_is_lost(self, rank, chance):
-        """What the holder does not name is granted again."""
+        """Leases missing from the holder's report are granted again."""
         holder = self.living(rank)
         self.lease(rank, 4)
         hands = self.hands[holder]
@@ -157,7 +157,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
 
     @stateful.rule(rank=RANKS, relaunch=st.booleans())
     def fence(self, rank, relaunch):
-        """A lost worker is given up; a new life of it comes at once, or announces itself by speaking."""
+        """Fence a lost worker; its next incarnation joins at once, or with its next message."""
         if relaunch:
             self.call("fence", rank, self.incarnation[rank])
         self.incarnation[rank] += 1

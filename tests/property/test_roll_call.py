@@ -24,7 +24,7 @@ def test_slot_ownership_holds_in_two_thousand_more_histories():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_dropping_any_rule_gives_a_slot_two_owners_none_or_an_old_copy(rule):
-    """So each rule is needed, and a broken one would be seen by the test above."""
+    """This shows that each rule is needed and that the test above would detect a broken one."""
     for seed in range(BEGIN[rule], BEGIN[rule] + 2000):
         if found := World(seed, dropped=rule).run():
             print(f"without {rule!r} ({RULES[rule]}), seed {seed}: {'; '.join(found)}")

@@ -82,7 +82,7 @@ def as_reference_plan(plan):
 
 
 def both_ends_agree(plans):
-    """What is sent is received, in the same order: parcels have no heads."""
+    """Check that everything sent is received in the same order: parcels have no headers."""
     for sends, receives in (
         ("sends", "receives"),
         ("value_sends", "value_receives"),

@@ -17,7 +17,7 @@ def test_random_losses_forwards_cuts_and_delays_apply_every_record_once(seeds):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_dropping_any_stream_rule_loses_records_or_tears_batches(rule):
-    """So each rule is needed, and a broken one would be seen by the test above."""
+    """This shows that each rule is needed and that the test above would detect a broken one."""
     for seed in range(100):
         found = StreamWorld(seed, dropped=rule).run()
         if found and "stuck" not in found[0]:

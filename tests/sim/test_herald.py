@@ -17,7 +17,7 @@ COST = preset.Costs(necessary_s=0.01, goodput=0.8, source="made up")
 
 @pytest.fixture
 def stream_file(tmp_path):
-    """Ids as a file of real data would have them."""
+    """An id file like that of real data."""
     random = np.random.default_rng(0)
     np.save(tmp_path / "ids.npy", random.zipf(1.3, (13 * 1024 * 2, 3)) % 4000)
     return tmp_path / "ids.npy"

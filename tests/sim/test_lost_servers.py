@@ -9,7 +9,7 @@ CARD = DatasetCard(samples=64_000, batch_size=16, shard_batches=16)  # 4000 batc
 
 
 class Slots:
-    """Slots on two servers, as the batches they have; one server is lost, its slots come back from a checkpoint."""
+    """Slots of two servers, as sets of applied batches; one server is lost and restored from a checkpoint."""
 
     def __init__(self, job, *, every_s, losses):
         self.job, self.every_s, self.losses = job, every_s, list(losses)

@@ -27,7 +27,7 @@ DAY_S = 86_400
 
 
 def as_asked(view, config):
-    """The user's wish, as far as there is room."""
+    """The requested shape, as far as there is room."""
     waiting = [job for job in view.jobs if job.shape is None]
     return Decision(
         plans=tuple(ShapePlan(job=j.name, shape=j.requested, reason="as asked") for j in waiting), why="static"

@@ -113,5 +113,5 @@ class VirtualJob:
 
     @property
     def static_s(self):
-        """Everyone has an equal part: the slowest decides."""
+        """Seconds with equal parts for all workers: the slowest decides."""
         return self.card.batches / len(self.speeds) * self.batch_s / min(self.speeds)

@@ -172,7 +172,7 @@ async def _remove(client: Client, namespace: str) -> None:
 
 @pytest.fixture
 def emulated(cluster: Cluster) -> ApiServer:
-    """For what only a server that fails on purpose can show."""
+    """Our API server, for tests that need injected faults."""
     if cluster.server is None:
         pytest.skip("a real API server does not fail on purpose")
     return cluster.server

@@ -109,7 +109,7 @@ async def submit(client: Client, name: str = "ctr", **spec: Any) -> Object:
 
 
 async def plan(client: Client, *pods: Object, kill: tuple[str, ...] = (), name: str = "ctr") -> None:
-    """What the master would ask for."""
+    """The scale plan a master would write."""
     body = {"spec": {"pods": list(pods), "kill": list(kill)}}
     await client.patch(kinds.SCALE_PLANS, name, body)
 
@@ -125,7 +125,7 @@ async def mark(client: Client, pod: str, phase: str, **status: Any) -> None:
 
 
 async def finish_deletion(client: Client, pod: str) -> None:
-    """What a kubelet does once a pod that was deleted has ended."""
+    """Finish the deletion of a pod as a kubelet does once it has ended."""
     with suppress(Exception):
         await client.delete(kinds.PODS, pod, grace_s=0)
 

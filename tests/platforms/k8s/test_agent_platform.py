@@ -60,7 +60,7 @@ def pod(life, **status):
 
 
 async def until_plan(client, expected, **first):
-    """The plan once it has these pods, and the first of them these fields."""
+    """Wait for a plan with these pods, and with these fields in the first."""
 
     async def as_expected():
         plan = await client.get(SCALE_PLANS, "ctr")

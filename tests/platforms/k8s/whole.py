@@ -87,7 +87,7 @@ class Whole:
     # ---- the operator ----
 
     def start_operator(self) -> None:
-        """Another one, where one was killed."""
+        """Start another operator after one was killed."""
         self.operator = operating.Operator(self.cluster, self.kubeconfig, everywhere=bool(self._beside))
         asyncio.run(self.operator.__aenter__())
 

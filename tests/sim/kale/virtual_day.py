@@ -67,7 +67,7 @@ class Truth:
 
 
 class PlayedDay(NamedTuple):
-    """What became of it."""
+    """Results of a played day."""
 
     kept: SloSums
     scalings: int

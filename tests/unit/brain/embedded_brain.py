@@ -40,7 +40,7 @@ async def master(folder, service, **more):
 
 @contextlib.asynccontextmanager
 async def lying_brain(answer, *, knows_secret=True, certificates=""):
-    """Listens as a brain would; `answer(call)` gives the bytes it sends, None: silence."""
+    """Listen like a brain; `answer(call)` gives the bytes to send, or None for silence."""
     connections = set()
 
     async def serve(reader, writer):

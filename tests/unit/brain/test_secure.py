@@ -28,7 +28,7 @@ def ask_brain(folder: pathlib.Path, asking: str, *, serve: str | None = None, co
 
 
 def make_client_certificates(folder: pathlib.Path) -> str:
-    """Certificates to ask with, as a brain that served there left them."""
+    """Client certificates that a brain serving in this folder would create."""
     return serve.certificate_folders(folder / "tls")[1]
 
 

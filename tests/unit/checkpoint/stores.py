@@ -30,7 +30,7 @@ def store(slots=SLOTS):
 
 
 def train(into, keys, value=1.0, batch=None):
-    """Push a gradient to each of these keys, under the name of a batch if there is one."""
+    """Push a gradient to each of these keys, optionally under a batch identity."""
     keys = np.asarray(keys, dtype=np.int64)
     tables = np.full(len(keys), TABLE.id, dtype=np.uint16)
     grads = np.full(len(keys) * TABLE.dim, value, dtype=np.float32)
@@ -42,7 +42,7 @@ def train(into, keys, value=1.0, batch=None):
 
 
 def leave_gaps(into, batches):
-    """Push batches with a gap after each, so that every one is a range of its own in the sets of identities."""
+    """Push batches with gaps between them, so that each is its own identity range."""
     for batch in range(batches):
         train(into, [], batch=(0, 1, 2 * batch, 1))
 

@@ -31,7 +31,7 @@ def record(model, calls):
 
 
 def splitting(model, calls):
-    """A model's forward in two, by what it did in these calls."""
+    """Split a model's forward from these recorded calls."""
     return split(*record(model, calls))
 
 

@@ -19,7 +19,7 @@ WORKER = Role(RoleKind.WORKER, 0)
 
 
 def started(*, saved=None, **spec):
-    """Everyone has joined; perhaps a checkpoint is complete."""
+    """A job with all roles joined, optionally with a complete checkpoint."""
     state = JobState(dataclasses.replace(SPEC, **spec))
     for server in SERVERS:
         state.handle(events.RoleJoined(server), at=1)
@@ -197,7 +197,7 @@ SERVER, WORKERS = Role(RoleKind.SERVER, 0), [Role(RoleKind.WORKER, rank) for ran
 
 
 def form_workers(state, lives, *, at):
-    """Everyone has called in, and the workers are a group."""
+    """All roles join, and the workers form a group."""
     for role, life in zip((SERVER, *WORKERS), lives, strict=True):
         state.handle(events.RoleJoined(role, life, pid=life), at=at)
         if role == SERVER:
@@ -212,7 +212,7 @@ def form_workers(state, lives, *, at):
 
 
 def trained_job():
-    """A job whose group was formed after 8 s, and has a checkpoint."""
+    """A job whose group formed after 8 s, with a checkpoint."""
     state = JobState(JobSpec(name="job", servers=1, workers=2, sync="bsp", relaunches=9))
     form_workers(state, (0, 0, 0), at=8)
     state.handle(events.CheckpointSaved(1), at=20)

@@ -19,7 +19,7 @@ WORKERS = [Role(RoleKind.WORKER, rank) for rank in range(4)]
 
 
 def started(**spec):
-    """A job in which everyone has joined, at 1 s."""
+    """A job with all roles joined, at 1 s."""
     state = JobState(dataclasses.replace(SPEC, **spec))
     for server in SERVERS:
         state.handle(events.RoleJoined(server), at=1)
@@ -39,13 +39,13 @@ def exited(role, code, incarnation=0):
 
 
 def conclusion(done):
-    """The end among what is to be done."""
+    """The EndJob action among these actions."""
     (end,) = [action for action in done if isinstance(action, actions.EndJob)]
     return end
 
 
 def tick(state, *, at):
-    """What the clock brings about."""
+    """Handle the events due at this time."""
     return [action for event in state.due(at=at) for action in state.handle(event, at=at)]
 
 

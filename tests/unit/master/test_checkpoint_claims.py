@@ -24,7 +24,7 @@ def contents(folder):
 
 
 async def do_nothing(job):
-    """What a job does that only begins."""
+    """A job body that only starts."""
 
 
 async def saved(job):

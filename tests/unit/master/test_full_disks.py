@@ -89,7 +89,7 @@ CARD = DatasetCard(samples=20, batch_size=10, shard_batches=1)
 
 
 def with_journal(test, tmp_path, monkeypatch, **spec):
-    """Run an async test with a desk whose journal is a file."""
+    """Run an async test with a master whose journal is a file."""
     monkeypatch.setattr(journals, "AGAIN_S", 0.01)
 
     async def run():

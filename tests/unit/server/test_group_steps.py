@@ -16,7 +16,7 @@ OWNERS = [slot % 2 for slot in range(SLOTS)]
 
 
 class Rank:
-    """One rank's client, which can also reach one server only, as a rank does that is lost in the middle of a push."""
+    """One rank's client, which can also push to one server only, as a rank lost during a push."""
 
     def __init__(self, addresses, rank, generation=0):
         self.clients = {

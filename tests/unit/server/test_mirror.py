@@ -54,7 +54,7 @@ class Pair:
         return said
 
     def restored(self, number):
-        """A store with all slots, and what was read from mirrors."""
+        """A store with all restored slots, and the files read from mirrors."""
         store = stores._native.Store(slots=stores.SLOTS, seed=5)
         spared = recovery.restore(store, str(self.folder), number, range(stores.SLOTS))
         return stores.contents(store), spared
@@ -80,7 +80,7 @@ def pair(tmp_path, monkeypatch):
 
 
 def clear_foreign_slots(pair):
-    """Rows of each server lie in the slots that it owns, as a client's would."""
+    """Keep only the rows of slots each server owns, like a client's."""
     for rank, role in enumerate(pair.roles):
         for slot in range(stores.SLOTS):
             if slot % 2 != rank:

@@ -116,7 +116,7 @@ def test_job_without_a_stream_has_no_stream_metrics():
 
 
 def ask_server(ask, text=lambda: "x 1\n"):
-    """What `ask(address)`, in a thread, gets."""
+    """Run `ask(address)` in a thread against a metrics server."""
 
     async def run():
         endpoint = MetricsServer(text)

@@ -85,7 +85,7 @@ class Run:
 
 
 def difference(ours, theirs):
-    """In what two runs are not the same, to the bit; "": they are."""
+    """Describe how two runs differ; empty if they are bit-identical."""
     for at, (one, other) in enumerate(zip(ours[0], theirs[0], strict=True)):
         if struct.pack("d", one) != struct.pack("d", other):
             return f"loss {at} is {one}, not {other}"

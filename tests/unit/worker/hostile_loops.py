@@ -500,7 +500,7 @@ class Rows(Dataset):
 
 @program
 class DictOfInputs(Program):
-    """forward() takes what it needs out of a dict, and puts something in for the loop."""
+    """forward() takes inputs out of a dict and adds a value for the loop."""
 
     class net(Net):
         def forward(self, batch):

@@ -102,7 +102,7 @@ class Group:
             self._servers.append(server)
 
     def run(self, work):
-        """What work(job) returns, by rank."""
+        """Results of `work(job)` by rank."""
         meeting = Meeting(self.workers)
         self.masters = [
             RankMaster(self.settings, rank, meeting, self._addresses, self.rules, self.feeding)

@@ -75,7 +75,7 @@ def as_python_is(monkeypatch):
 
 
 def raise_in_script(text):
-    """What a script of this text raises."""
+    """The error that a script of this text raises."""
     try:
         exec(compile(text, str(SCRIPT), "exec"), {"errors": errors, "config": config})
     except Exception as error:

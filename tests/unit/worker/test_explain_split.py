@@ -41,7 +41,7 @@ class FakeExit(BaseException):
 
 @pytest.fixture
 def explain_script(tmp_path, monkeypatch):
-    """What is reported of a script with this text."""
+    """Report on a script with this text."""
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(springtide, "join", springtide.join)

@@ -21,7 +21,7 @@ def _fresh(monkeypatch):
 
 
 def prepare_meta_model():
-    """A model in memory that is not the CPU's: 2 GiB of parameters, as much of gradients and of momentum."""
+    """A model in non-CPU memory: 2 GiB each of parameters, gradients and momentum."""
     model, rows = nn.Linear(1 << 15, 1 << 14, bias=False, device="meta"), Rows()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model.weight.grad = torch.empty_like(model.weight)

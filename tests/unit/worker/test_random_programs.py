@@ -13,7 +13,7 @@ ANY = [one for one in hypothesis.HealthCheck if one.name != "return_value"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What training a program alone, and fed by data workers, gave."""
+    """Results of training a program alone and with data workers."""
 
     difference: str = ""
     error: str = ""

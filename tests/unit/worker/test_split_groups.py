@@ -21,7 +21,7 @@ BATCH = 16
 
 @pytest.fixture
 def all_fed(monkeypatch):
-    """Every rank is fed what data workers would make."""
+    """Every rank gets batches as data workers would make them."""
 
     def begin(self, begin=Subscriptions.__init__):
         begin(self)

@@ -32,7 +32,7 @@ class Scores:
 
 @dataclasses.dataclass
 class ModelOutput(OrderedDict):
-    """As those of transformers are: a dataclass and a dict in one."""
+    """A dataclass and dict in one, like those of transformers."""
 
     logits: torch.Tensor
     ids: torch.Tensor
@@ -68,7 +68,7 @@ class Returning(hashed.Hashed):
 
 
 def train(monkeypatch, model, *, fed):
-    """Losses and the model in the end, and what the last call gave back."""
+    """Losses, the final model and the last output."""
     training = Training(monkeypatch, fed, model=model)
     losses, given = [], None
     for raw, dense, y in training.batches:

@@ -239,7 +239,7 @@ def test_invalid_brain_rules_are_refused():
 
 
 class Cluster(RuleBasedStateMachine):
-    """Masters that take plans, refuse them, never hear of them or die; a brain that is killed now and then."""
+    """Masters that take plans, refuse or miss them, or die, with a brain that is killed now and then."""
 
     @initialize()
     def begin(self):

@@ -142,7 +142,7 @@ class LocalBrain:
 
 
 class Brain(LocalBrain):
-    """A brain that is there or away."""
+    """A brain that is reachable or not."""
 
     away = False
 

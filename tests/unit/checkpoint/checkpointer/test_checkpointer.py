@@ -77,7 +77,7 @@ def test_loaded_tensors_never_change_under_a_later_save(place: dict[str, pathlib
 def test_outcome_of_a_save_is_known_before_the_next_save_returns(
     place: dict[str, pathlib.Path],
 ) -> None:
-    """What the second does to the first is known when it returns, however slow storage is."""
+    """The fate of the first save is known when the second returns, however slow storage is."""
     for when_busy in ("wait", "supersede"):
         with Checkpointer(place["url"] / when_busy, memory=place["memory"] / when_busy, when_busy=when_busy) as saver:
             for step in range(0, 8, 2):
@@ -201,7 +201,7 @@ def test_saver_refuses_an_image_that_holds_another_save(tmp_path: pathlib.Path) 
 
 
 def test_image_of_a_queued_save_is_not_overwritten(tmp_path: pathlib.Path) -> None:
-    """As on a busy machine, where the thread that hands images to the saver is slow to wake."""
+    """On a busy machine the thread that hands images to the saver wakes late."""
 
     class Slow:
         def save(self, request: saver.ImageRequest) -> saver.SaveReply:

@@ -33,7 +33,7 @@ def owner(place):
 
 @pytest.fixture
 def process():
-    """A process that lives as long as the test lets it."""
+    """A process that lives until the test ends it."""
     with subprocess.Popen(["sleep", "1000"]) as sleeping:
         yield sleeping
         sleeping.kill()

@@ -20,7 +20,7 @@ TWO = (PartitionRange(0, 5, 100), PartitionRange(1, 0, 24))
 
 
 def ask(book, holder, seen=TWO, *, lingered=False):
-    """What `master.data.leases` does."""
+    """Lease as `master.data.leases` does."""
     answer = book.lease(holder, CARD, 1, 0.0, seen=book.news(CARD, seen))
     if answer is NoLease.WAIT:
         convoy = book.bsp_stream(CARD)
@@ -152,7 +152,7 @@ def assert_all_once(convoy, trained):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_bsp_group_trains_every_stream_offset_once_under_random_events(seed):
-    """Records come, ranks run ahead of each other, the group goes back; a journal of calls gives the same book."""
+    """Records arrive, ranks run ahead, the group rolls back; a replayed journal gives the same ledger."""
     chance, book, journal = random.Random(seed), JobLedger(workers=2), []
     ends, trained, notes = {0: 0, 1: 0}, [], [(JobProgress(), [])]
     hands = [[], []]

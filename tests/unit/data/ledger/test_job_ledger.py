@@ -26,7 +26,7 @@ A, B = LeaseHolder(0), LeaseHolder(1)
 
 
 def completed(*grants):
-    """The words of a holder that has trained all of these."""
+    """Progress of a holder that trained all of these grants."""
     return [Progress(grant.shard, grant.first, grant.end, grant.end) for grant in grants]
 
 

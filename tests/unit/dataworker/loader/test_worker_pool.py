@@ -5,7 +5,7 @@ from springtide.domain.data.data_workers import FeedState
 
 
 def run(cores, *, make_s, train_s, seconds=120.0):
-    """A loop on a virtual clock: data workers make batches at once, the loop waits for what they cannot make."""
+    """A loop on a virtual clock: data workers make batches, and the loop waits for missing ones."""
     sizer, workers, said = Autosize(cores, every_s=3.0), 0, []
     at = read = waited = 0.0
     made = taken = 0

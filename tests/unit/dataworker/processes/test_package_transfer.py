@@ -17,7 +17,7 @@ SECRET = b"a job's own secret"
 
 
 def write_package(folder, *, arrays=b"", code=b"code"):
-    """A package's files, as bytes: nothing here looks into them."""
+    """Write a package's files as plain bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / package_transfer.ARRAYS).write_bytes(arrays)
     (folder / package_transfer.CODE).write_bytes(code)
@@ -26,7 +26,7 @@ def write_package(folder, *, arrays=b"", code=b"code"):
 
 
 class FakeMaster:
-    """Asks a master's keeping, and counts what went by."""
+    """A master's package store that records requests."""
 
     def __init__(self, folder):
         self.keeping, self.asked = PackageStore(folder), []

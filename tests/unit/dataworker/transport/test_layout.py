@@ -45,7 +45,7 @@ laid_out: list[Any] = []
 
 @pytest.fixture(autouse=True, scope="module", params=["natively", "tensor by tensor"])
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Everything here holds for a torch with DLPack's functions and for one without; counts what is worked out."""
+    """Run every test with and without DLPack's C functions, and count computed layouts."""
     remember = layout.remember
 
     def counted(*packed: Any) -> None:

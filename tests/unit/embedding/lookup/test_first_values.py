@@ -40,7 +40,7 @@ def send_first_values(client, keys=FIRST):
 
 
 def train(client):
-    """Ids that were not among the first: the table is full, so that rows of first values go."""
+    """Train ids without first values: the table is full, so first-value rows are evicted."""
     part = client.dense(ITEMS.id, LATER, 1)
     part.grads()[:] = -1.0
     client.push([part], step=1, clock=1, hyper=[(ITEMS.id, 1.0, 0.0, 0)], batches=[(0, 0, 0, 8)]).wait()

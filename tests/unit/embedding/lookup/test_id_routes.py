@@ -126,7 +126,7 @@ def make(rng, size, *, transposed=False):
 
 
 def look_up(served, batch):
-    """Rows as the model and as plain PyTorch see them; how many calls were prefetched."""
+    """Compare looked-up rows with plain PyTorch; return how many calls were prefetched."""
     model, plain, lookups = served
     before = lookups.hits
     lookups.begin(lookups.prefetch(batch))

@@ -83,7 +83,7 @@ def test_anneal_is_near_optimal_for_a_tiny_batch(p2p):
 
 
 def count_transmissions(of, ids, ranks):
-    """Transmissions of one allocation, key by key from the caches' contents: nothing native but those."""
+    """Count transmissions of one allocation key by key from the caches' contents, in plain Python."""
     owner, dirty = {}, {}
     for worker in range(4):
         for table, key, only in zip(*of.cached(worker), strict=True):

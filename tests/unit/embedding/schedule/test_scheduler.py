@@ -182,7 +182,7 @@ def test_only_scored_tables_attract_samples_to_a_worker():
 
 
 def stream(of, steps, *, workers, each=32):
-    """Table 0 has three ids, as often as one another; table 1 a new one for every sample."""
+    """Table 0 has three equally frequent ids; table 1 has a new id per sample."""
     random = np.random.default_rng(7)
     for step in range(steps):
         samples = workers * each

@@ -66,7 +66,7 @@ def test_replacement_server_has_the_size_of_the_replaced():
 
 
 def kill(state, rank, *, oom, at=3.0):
-    """A server is killed; what was decided about it."""
+    """Kill a server; return the resulting decisions."""
     role = Role(RoleKind.SERVER, rank)
     life = state.nodes[str(role)].incarnation
     ended = RoleExit(role=role, pid=rank + 1, signal="SIGKILL", incarnation=life, oom=oom)

@@ -113,7 +113,7 @@ def test_jobs_of_the_other_cluster_have_nothing_in_common():
 
 
 def calls(jobs):
-    """Functions that a decision for so many jobs calls, Python's and NumPy's: a time that no other load changes."""
+    """Count the Python and NumPy calls of a decision for this many jobs: a measure independent of other load."""
     view, policy = plan.cluster(jobs, seed=1, unlike=True), registry.load("springtide")
     policy(view, PlanningConfig(exact_seconds=0.0))
     counted = cProfile.Profile()

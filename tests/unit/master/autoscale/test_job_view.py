@@ -31,7 +31,7 @@ CARD = DatasetCard(samples=1000, batch_size=8, epochs=3)
 
 
 class QuietGuards:
-    """Guards that have found nothing."""
+    """Guards without findings."""
 
     ahead, refused = (), None
 

@@ -40,7 +40,7 @@ RULES = PlanRules(
 
 
 class ScriptedAdviser:
-    """An adviser in the hands of a test."""
+    """An adviser whose answers the test sets."""
 
     def __init__(self, answer=None):
         self.answer = answer or (lambda view, epoch: Advice(epoch=epoch, why="all is well"))
@@ -88,7 +88,7 @@ class World:
                 await self.desk.handle(peer, messages.JoinWorker(node.role.rank, 9, node.incarnation))
 
     async def train(self, seconds, *, pace=20):
-        """So many seconds pass; workers report so many steps in each."""
+        """Let this many seconds pass, with worker reports of this many steps in each."""
         for _ in range(seconds):
             self.clock.now += 1.0
             await self.arrive()

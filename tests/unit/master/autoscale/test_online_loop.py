@@ -33,7 +33,7 @@ ONLINE = OnlineJob(on=True, rules=OnlineRules(fewest=1, most=4), servers_follow=
 
 
 class ScriptedForecaster:
-    """A forecaster in the hands of a test."""
+    """A forecaster whose answers the test sets."""
 
     trouble = ""
     asked = 0

@@ -50,7 +50,7 @@ class Server:
 
 
 class Job:
-    """A desk with everyone joined, and servers."""
+    """A master with all roles joined, and servers."""
 
     def __init__(self, master, clock, peers, folder, servers):
         self.master, self.clock, self.peers, self.folder = master, clock, peers, folder
@@ -471,7 +471,7 @@ async def form(job, generation=0, **more):
 
 
 async def begin(job):
-    """A group that has been given its first shard; the number of the checkpoint that is due."""
+    """Form a group with its first shard; return the number of the due checkpoint."""
     formed = await form(job)
     assert formed.first and not formed.restored
     await job.ask("worker-0", messages.LeaseRequest(CARD_BSP_STOP))

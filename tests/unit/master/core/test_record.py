@@ -60,7 +60,7 @@ class Members:
         )
 
     async def act(self):
-        """One thing; refusals are part of life."""
+        """Do one random action; refusals are allowed."""
         self.clock.now += self.chance.uniform(0, 0.2)
         wanted = [each for each in self.master.state.wanted() if each.role.kind is RoleKind.WORKER]
         if not wanted:

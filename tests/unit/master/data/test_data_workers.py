@@ -177,7 +177,7 @@ def test_job_without_any_readable_sample_reports_them_all(tmp_path):
 
 
 def feed(steps, *, read_share):
-    """The words of a trainer after so many steps of a tenth of a second."""
+    """A trainer's report after this many steps of a tenth of a second."""
     return FeedState(taken=steps, looped_s=0.1 * steps, read_s=0.1 * steps * read_share)
 
 

@@ -91,7 +91,7 @@ def test_stream_lease_includes_known_cuts_above_it(tmp_path, monkeypatch):
 
 
 async def with_idle_second_worker(master, clock):
-    """Of two workers one does not read; the other one, and its four leases."""
+    """Two workers of which one does not read; the other one, and its four leases."""
     peers = await join_all_roles(master, workers=2)
     zero, one = peers["worker-0"], peers["worker-1"]
     mine = (await master.handle(zero, ask())).grants

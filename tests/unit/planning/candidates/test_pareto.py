@@ -167,7 +167,7 @@ def front_by_all_pairs(ask):
 
 
 def draw_request(random):
-    """What any job may be like: no two have anything in common."""
+    """Draw a random request; no two have anything in common."""
     least = Shape(
         workers=int(random.integers(1, 4)),
         servers=int(random.integers(1, 3)),

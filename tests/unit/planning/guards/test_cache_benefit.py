@@ -21,7 +21,7 @@ BUSY = CacheMeasurement(
 
 
 def busy_with(**changed):
-    """The same, but for figures of it or of its risk."""
+    """The busy case with changed figures or risks."""
     risky = {name: changed.pop(name) for name in list(changed) if hasattr(RISK, name)}
     return dataclasses.replace(BUSY, risk=dataclasses.replace(RISK, **risky), **changed)
 

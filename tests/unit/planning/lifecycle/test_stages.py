@@ -35,7 +35,7 @@ def role_uses(of, worker, servers):
 
 
 def totals_only_profile(of):
-    """Totals only: how long steps took, and not with what."""
+    """A profile with total step times and without terms."""
     whole = views.profile(of, at=200.0)
     total = TimingSum(steps=whole.timing.steps, samples=whole.timing.samples, total_s=whole.timing.total_s)
     return replace(whole, timing=total)

@@ -91,7 +91,7 @@ def test_unforeseen_traffic_with_a_backlog_overrides_the_forecast():
 
 
 def test_lag_costs_more_where_scaling_can_save_less():
-    """By the mean and the peak of what is needed: a day that is half its peak on average is the measure."""
+    """Arguments are mean and peak need; a mean of half the peak is the reference."""
     assert lag_worth(10, 20, 0.1) == pytest.approx(1)
     broad, usual, steep = lag_worth(18, 30, 0.1), lag_worth(14, 28, 0.1), lag_worth(13, 28, 0.1)
     assert broad == pytest.approx(1.5**1.5) and broad > usual > steep

@@ -74,7 +74,7 @@ def test_ceiling_falls_with_fewer_cores_of_either_role():
 
 
 def cpu_bound_profile(of, pace):
-    """A profile of a shape that waits for its cores: the wait is in the time of updates, where workers see it."""
+    """A profile of a CPU-bound shape: the wait is in the update time, where workers see it."""
     free = profile(of)
     longer = free.timing.total_s * (speed(of) / measurements.ceiling_of(pace, of) - 1)
     timing = replace(free.timing, update_s=free.timing.update_s + longer, total_s=free.timing.total_s + longer)

@@ -16,7 +16,7 @@ RULES = PlanRules(settle_s=5.0, window_s=10.0)
 
 
 def worker_readings(worker, *, since=0.0, until=60.0, step_s=0.1, steps=0, every_s=1.0):
-    """What a worker reports each second."""
+    """A worker's readings, one per second."""
     readings, at, total = [], since, 0.0
     while at <= until:
         readings.append(WorkerReading(at=at, worker=worker, timing=TimingSum(steps=steps, total_s=total)))

@@ -77,7 +77,7 @@ def test_changes_keep_their_interval_except_for_memory():
 
 
 def unchecked(kind, **values):
-    """An object of that class that nobody has checked."""
+    """Create an object of this class without its checks."""
     made = object.__new__(kind)
     for name, value in values.items():
         object.__setattr__(made, name, value)

@@ -22,7 +22,7 @@ def test_next_agent_keeps_the_secret_readable_only_by_its_owner(files):
 
 def test_agent_killed_while_writing_leaves_no_partial_file(files, monkeypatch):
     class Dies(BaseException):
-        """As by SIGKILL: nobody tidies up."""
+        """Stands for SIGKILL: no cleanup runs."""
 
     def dies(*_):
         raise Dies

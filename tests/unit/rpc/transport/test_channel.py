@@ -233,7 +233,7 @@ class Master:
 
 
 async def until_asked(master, count):
-    """Until the master was asked so often."""
+    """Wait until the master got this many requests."""
     await soon(lambda: len(master.asked) >= count)
 
 

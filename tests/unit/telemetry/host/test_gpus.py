@@ -81,7 +81,7 @@ def test_machine_without_gpus_ignores_cuda_visible_devices(cards, monkeypatch):
 
 @pytest.fixture
 def torch_with(monkeypatch):
-    """Put a torch in place that has reserved this much on each card of 1,000 bytes."""
+    """Install a fake torch that has reserved this much on each 1,000-byte card."""
 
     def place(*reserved):
         cuda = SimpleNamespace(

@@ -18,7 +18,7 @@ from tests.unit.worker.ranks import Meeting, RankMaster
 
 
 def on_ranks(count, work):
-    """What `work(rank, group)` returns on each rank."""
+    """Results of `work(rank, group)` by rank."""
     store = distributed.HashStore()
 
     def rank_work(rank):

@@ -253,7 +253,7 @@ def test_batch_order_refuses_unsupported_models_by_name(layer, options, said):
 
 
 def loop(work):
-    """One rank whose loop is `work(model, optimizer, batches)`."""
+    """Run one rank whose loop is `work(model, optimizer, batches)`."""
     model, dataset = skewed(4 * BATCH)
 
     def one(job):
@@ -322,7 +322,7 @@ DIMS = {0: 1, 1: 3, 7: 2}
 
 
 def row_gradients(entries, seed=0):
-    """Rows for (table, key, place): values that depend on all three, and so that order matters."""
+    """Rows for (table, key, place) with values depending on all three, so that order matters."""
     parts = []
     for table, key, place in entries:
         chance = np.random.default_rng((seed, table, key % 2**64, place))

@@ -14,7 +14,7 @@ from springtide.worker.bsp import group
 
 
 def held_model(*sizes, dtype=torch.float32):
-    """A model of such layers with an optimizer that has stepped, as group.py holds it."""
+    """A model of such layers with an optimizer that has stepped, held as by group.py."""
     model = nn.Sequential(*[nn.Linear(4, size) for size in sizes], nn.BatchNorm1d(2)).to(dtype)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     for param in model.parameters():

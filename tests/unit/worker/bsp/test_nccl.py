@@ -31,7 +31,7 @@ def test_worker_on_the_cpu_names_no_gpu():
 
 
 class FakeNccl(nccl.NcclGroup):
-    """Sums over a gloo group of its own. Tells how often it was aborted."""
+    """Sums over its own gloo group and counts aborts."""
 
     aborted, left = 0, None
 

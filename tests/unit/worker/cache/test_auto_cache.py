@@ -22,7 +22,7 @@ def step(total_s=0.1, waited_s=0.06):
 
 
 class Paper:
-    """Spares half of what is sent once it is warm."""
+    """A paper schedule that saves half of the traffic once it is warm."""
 
     def __init__(self, with_caches=100):
         self.with_caches, self.seen = with_caches, 0

@@ -87,7 +87,7 @@ class Stream(IterableDataset):
 
 
 def prepare_script(job, *, data=None, schedule=None, register=False, lr=1.0, **options):
-    """What a script has before its loop."""
+    """Everything a script has before its loop."""
     model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
     own = torch.optim.SGD(model.parameters(), lr=lr)
     schedule = (schedule or (lambda own: torch.optim.lr_scheduler.StepLR(own, step_size=1, gamma=0.5)))(own)
@@ -290,7 +290,7 @@ def test_loop_over_several_epochs_reports_the_current_epoch():
 
 
 def manual_schedule(own):
-    """Not a scheduler: what a script does to the groups itself."""
+    """Change the rates of the groups by hand instead of with a scheduler."""
 
     class Halving:
         def step(self):

@@ -14,7 +14,7 @@ from springtide.worker.link.lease_tracker import LeaseTracker
 
 
 def all_of(card, rank=0, group=1):
-    """Every order of a pass, each acknowledged as soon as it is there."""
+    """All batch orders of a pass, each acknowledged at once."""
     alone = master_link.local_link(config.load(environ={}))
     found = []
     for order in batch_plan.leased(

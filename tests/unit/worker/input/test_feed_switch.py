@@ -112,7 +112,7 @@ def numbers(one):
 
 
 def read_in_loop(feeding, wanted):
-    """What a loop over these gets."""
+    """Batches that a loop over these gets."""
     got = []
     for one in feeding.read(wanted):
         got.append(one)

@@ -34,7 +34,7 @@ def holding(first=0, end=FAR, *, partition=0, cuts=()):
 
 
 def claimed(tracker, heads):
-    """What can be claimed now, as (begin, end, offsets)."""
+    """All batches that can be claimed now, as (begin, end, offsets)."""
     found = []
     for whole in heads.whole():
         claim = tracker.claim_run(whole.tail, whole.end)

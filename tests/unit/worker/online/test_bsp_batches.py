@@ -23,7 +23,7 @@ BATCH = 8
 
 
 class GroupLink:
-    """A rank's link to a book that all ranks share; what `master.data.leases` does, without waiting."""
+    """A rank's link to a shared ledger, like `master.data.leases` without waiting."""
 
     def __init__(self, book, rank):
         self.book, self.rank, self.draining = book, rank, False
@@ -77,7 +77,7 @@ def ranks(log, workers, **options):
 
 
 def read_to_the_end(feeds):
-    """What each rank is handed until the stream is over, claims acknowledged as by a step."""
+    """Batches of each rank to the end of the stream, acknowledged as by steps."""
     found = []
     for feed in feeds:
         handed = []

@@ -11,7 +11,7 @@ CARD = DatasetCard(samples=0, batch_size=8, stream=StreamCard(url="log:///x"))
 
 
 class AbsentMasterLink:
-    """A link whose master is away until `back` is set."""
+    """A link whose master does not answer until `back` is set."""
 
     def __init__(self):
         self.back, self.asked = threading.Event(), []

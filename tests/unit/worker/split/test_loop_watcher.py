@@ -21,7 +21,7 @@ class Net(nn.Module):
 
 
 def watch_loop(use, *, model=None, batches=BATCHES):
-    """What is seen of a loop that does `use(model, batch)`."""
+    """Watch a loop that does `use(model, batch)`."""
     model = model or Net()
     watching = Watching(model)
     watching.begin()

@@ -210,7 +210,7 @@ def test_pages_already_read_are_released_but_stay_readable(tmp_path: Path, monke
 
 
 def _resident(path: str) -> int:
-    """Bytes of this process's memory that are pages of files whose names begin so."""
+    """Resident bytes of this process that are pages of files with this prefix."""
     total, ours = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if line[0] in "0123456789abcdef" and "-" in line.split()[0]:

@@ -24,7 +24,7 @@ CALLS = [words(64, 1), words(64, 2), words(64, 3)]
 
 
 class Looked(programs.Base):
-    """Looks words up in a dict."""
+    """Looks up words in a dict."""
 
     def __init__(self):
         super().__init__()
@@ -88,7 +88,7 @@ def test_marked_function_runs_locally_once_its_state_changed(change, name):
 
 
 class Rarely(Looked):
-    """Grows its dict by a word that comes late."""
+    """Adds a word to its dict late in the run."""
 
     @st.stateless
     def hashed(self, words):

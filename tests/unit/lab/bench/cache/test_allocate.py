@@ -9,7 +9,7 @@ from springtide_lab.bench.cache import allocate, id_streams
 
 
 def small(samples, seed=0):
-    """A stream of 4 tables whose hot ids come often."""
+    """A stream of 4 tables with frequent hot ids."""
     ids = (200 * np.random.default_rng(seed).random((samples, 4)) ** 2).astype(np.int64)
     return id_streams.IdStream(name="small", ids=ids, rows=(200,) * 4, said="a few ids")
 

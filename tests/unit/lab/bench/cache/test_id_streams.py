@@ -24,7 +24,7 @@ def test_batches_have_ids_of_every_table_and_repeat_for_a_seed():
 
 
 def repeats(name):
-    """Of pairs of ids in the two largest tables, those that came before."""
+    """Share of id pairs in the two largest tables that occurred before."""
     ids = id_streams.make(name, samples=20_000).ids[:, :2]
     return 1 - len(np.unique(ids, axis=0)) / len(ids)
 

@@ -20,7 +20,7 @@ def of_kind(plan, kind):
 
 
 def grants(granted, wanted):
-    """Whether some rights cover a rule: nobody can grant more than they have."""
+    """Whether these rights cover a rule: an account can grant no more than it has."""
     for group in wanted["apiGroups"]:
         for resource in wanted["resources"]:
             for verb in wanted["verbs"]:

@@ -255,7 +255,7 @@ def selects(term, labels):
 
 
 def score(spec, neighbours):
-    """What a scheduler adds for a node with these pods."""
+    """A scheduler's preference score for a node with these pods."""
     found = 0
     for kind, sign in (("podAffinity", 1), ("podAntiAffinity", -1)):
         for one in spec["affinity"][kind][pods.PREFERRED]:
