@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from springtide import _native, errors
 from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.streams import PartitionRange, StreamCard
 
 TABLE = 0
 HYPER = [(TABLE, _native.Hyper(1.0, 0.0, 0))]
@@ -70,6 +71,8 @@ class BatchRun(NamedTuple):
     first: int
     end: int
     number: int
+    row: int = -1
+    """Row of keys that counts these batches; -1: the row of the shard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +92,13 @@ class Counts:
         return not self.lost and not self.repeated
 
 
-def count(card: DatasetCard, slots: int, stores: Mapping[int, _native.Store]) -> Counts:
-    """Count the batches in every slot at its owner. All batches of a slot without an owner are lost."""
-    shards = card.epochs * card.shards
-    keys, wanted = counting_keys(slots, shards), batches_of(card)
+def count(wanted: Keys, slots: int, stores: Mapping[int, _native.Store]) -> Counts:
+    """Count the batches in every slot at its owner. All batches of a slot without an owner are lost.
+
+    `wanted` has the number of batches of each row of keys.
+    """
+    shards = len(wanted)
+    keys = counting_keys(slots, shards)
     lost = repeated = 0
     said = ""
     for slot in range(slots):
@@ -112,6 +118,37 @@ def batches_of(card: DatasetCard) -> Keys:
     sizes = np.full(card.shards, card.shard_size, dtype=np.int64)
     sizes[-1] = card.samples_used - (card.shards - 1) * card.shard_size
     return np.tile(-(-sizes // card.batch_size), card.epochs)
+
+
+LIVES = 3  # lives of a log for which there are keys
+
+
+@dataclass(slots=True)
+class VirtualLog:
+    """A sealed stream. A log that is made anew has other records at the same offsets, which other keys count."""
+
+    sizes: tuple[int, ...]
+    """Batches of each partition."""
+    batch: int
+    life: int = 0
+    """How often the log was made anew."""
+
+    def card(self) -> DatasetCard:
+        stream = StreamCard(url="log:///clicks", id=f"life {self.life}")
+        return DatasetCard(samples=0, batch_size=self.batch, shuffle=False, shard_batches=1, stream=stream)
+
+    def bounds(self) -> tuple[PartitionRange, ...]:
+        return tuple(
+            PartitionRange(partition, 0, size * self.batch, final=True) for partition, size in enumerate(self.sizes)
+        )
+
+    def row(self, partition: int) -> int:
+        return self.life * len(self.sizes) + partition
+
+    def wanted(self) -> Keys:
+        rows = np.zeros((LIVES, len(self.sizes)), dtype=np.int64)
+        rows[self.life] = self.sizes
+        return rows.reshape(-1)
 
 
 class SlotPart(NamedTuple):
@@ -135,7 +172,7 @@ def apply(store: _native.Store, keys: Keys, part: SlotPart, batches: BatchRun) -
     count, shard, first, end = len(part.slots), batches.shard, batches.first, batches.end
     stats = store.push_once(
         np.zeros(count, dtype=np.uint16),
-        keys[shard, part.slots],
+        keys[shard if batches.row < 0 else batches.row, part.slots],
         np.full(count, -batches.number, dtype=np.float32),
         HYPER,
         [(0, shard, first, end - first)],

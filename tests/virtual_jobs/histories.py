@@ -54,6 +54,7 @@ KINDS = {
     "second_job": 1,
 }
 """Kinds of faults, with their frequency."""
+STREAMS = 0.2  # share of jobs that train on a stream
 RAM = pathlib.Path("/dev/shm")
 
 
@@ -112,8 +113,13 @@ def draw(seed: int) -> Case:
         disks=Disks(save_s=chance.choice([0.02, 0.3]), restore_s=chance.choice([0.05, 0.5]), move_s=0.02),
         starts_s=lambda wanted, chance: chance.uniform(0.05, 0.4),
     )
+    if chance.random() < STREAMS:
+        sizes = tuple(chance.randint(1, 4) for _ in range(2))
+        setup = replace(setup, log=counting_oracle.VirtualLog(sizes, setup.card.batch_size))
     count = chance.choice([1, 1, 1, 2, 2, 3, 5])
     kinds = chance.choices(list(KINDS), list(KINDS.values()), k=count)
+    if setup.log is not None and chance.random() < 0.5:
+        kinds.append("resume")
     faults = sorted(
         (Fault(round(chance.uniform(0.2, 2.5), 3), kind, chance.getrandbits(32)) for kind in kinds),
         key=lambda fault: fault.at,
@@ -164,12 +170,15 @@ class World:
         case = self._history.case
         self._begin(case.setup)
         faults = asyncio.create_task(self._strike())
-        async with asyncio.timeout(LONGEST_S):
-            for run in self._runs:  # grows
-                await run.over()
-                while self._runs[-1].given_up:  # the next run begins soon
-                    await asyncio.sleep(0.1)
-        faults.cancel()
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                for run in self._runs:  # grows
+                    await run.over()
+                    while self._runs[-1].given_up:  # the next run begins soon
+                        await asyncio.sleep(0.1)
+        finally:
+            faults.cancel()
+            self._tell()
         for run in self._runs:
             self._judge(run)
         self._check_folder()
@@ -184,30 +193,36 @@ class World:
     def _run(self) -> "Run":
         return next(run for run in reversed(self._runs) if not run.second)
 
+    def _tell(self) -> None:
+        for job in (run.job for run in self._runs):
+            now = [(job.began + at, job.setup.run, f"{kind} {_words(line)}") for at, kind, line in job.told.lines]
+            self._history.story = sorted([*self._history.story, *now])
+            self._history.moves += job.masters.answered
+
     def _judge(self, run: "Run") -> None:
         job = run.job
-        now = [(at, job.setup.run, f"{kind} {_words(line)}") for at, kind, line in job.told.lines]
-        self._history.story = sorted([*self._history.story, *((at + job.began, who, text) for at, who, text in now)])
-        self._history.moves += job.masters.answered
         if run.given_up or (run.refused and run.second):
             return
         name, outcome = job.setup.run, run.outcome
-        if outcome is None and not self._is_excused(job):
+        if outcome is None and not self._is_excused(run):
             self._history.violations.append(f"{name}: {run.refused}")
         elif outcome is not None and outcome.phase is not JobPhase.FINISHED:
-            if not self._is_excused(job):
+            if not self._is_excused(run):
                 self._history.violations.append(f"{name}: {outcome.phase}: {outcome.why}")
         elif outcome is not None and not outcome.right:
             self._history.violations.append(f"{name}: {outcome.samples} of {outcome.wanted} samples; {outcome.counts}")
 
-    def _is_excused(self, job: VirtualJob) -> bool:
+    def _is_excused(self, run: "Run") -> bool:
         """Return True if a job may fail, because no complete checkpoint was begun after files were damaged.
 
         Servers look for lost and torn files whenever they save. Changed bytes show only when a checkpoint is read.
         """
+        log, outcome = run.job.setup.log, run.outcome
+        if log is not None and log.life and outcome is not None and "was recreated" in outcome.why:
+            return True
         if self.damaged_at is None:
             return False
-        saved = [line for _, kind, line in job.told.lines if kind == "checkpoint" and line["outcome"] == "complete"]
+        saved = [line for _, kind, line in run.job.told.lines if kind == "checkpoint" and line["outcome"] == "complete"]
         return self._flipped or not any(line["begun_at"] > self.damaged_at for line in saved)
 
     def _check_folder(self) -> None:
@@ -289,6 +304,10 @@ class World:
         self._run.give_up()
         await asyncio.sleep(chance.uniform(0.01, 0.5))
         found = checkpoint_io.latest(FolderStore(self._folder))
+        log, anew = job.setup.log, ""
+        if log is not None and chance.random() < 0.5 and log.life + 1 < counting_oracle.LIVES:
+            sizes, anew = tuple(chance.randint(1, 4) for _ in log.sizes), ", on a log that was made anew"
+            log = counting_oracle.VirtualLog(sizes, log.batch, log.life + 1)
         run, folder, rules = f"run{len(self._runs) + 1}", None, CheckpointRules()
         if found.manifest is None:
             folder = self._folder / run
@@ -299,8 +318,8 @@ class World:
                 resume_run=found.manifest.run,
                 numbers_after=max(checkpoint_io.numbers(found.place)),
             )
-        self._begin(replace(job.setup, run=run, resumed=rules), folder)
-        return f"{run} from {rules.resume_number or 'the beginning'}"
+        self._begin(replace(job.setup, run=run, resumed=rules, log=log), folder)
+        return f"{run} from {rules.resume_number or 'the beginning'}{anew}"
 
 
 class Run:

@@ -59,6 +59,8 @@ class Setup:
     """Approximate seconds of work between two pushes of a worker, at least one batch."""
     save_every_s: float = 600.0
     run: str = "simulated"
+    log: counting_oracle.VirtualLog | None = None
+    """Stream that the job trains on instead of a data set."""
     resumed: CheckpointRules = field(default_factory=CheckpointRules)
     """Checkpoint of another run from which the job continues."""
     silence_s: float = 30.0
@@ -76,9 +78,16 @@ class Setup:
     @property
     def card(self) -> DatasetCard:
         """Return the job's data: one batch per step."""
+        if self.log is not None:
+            return self.log.card()
         batch = self.job.facts.batch
         batches = max(1, round(self.job.samples / batch))
         return DatasetCard(samples=batches * batch, batch_size=batch, shard_batches=shards.batches_a_shard(batches))
+
+    @property
+    def wanted(self) -> counting_oracle.Keys:
+        """Return the number of batches of each shard or partition."""
+        return counting_oracle.batches_of(self.card) if self.log is None else self.log.wanted()
 
     @property
     def spec(self) -> JobSpec:
@@ -143,7 +152,7 @@ class VirtualJob:
         self.chance = random.Random(setup.seed)
         self._loop = asyncio.get_running_loop()
         self.began = self._loop.time()
-        self.told = MemoryEventLog(lambda: self._loop.time() - self.began, TOLD.__contains__)
+        self.told = MemoryEventLog(folder, lambda: self._loop.time() - self.began, TOLD.__contains__)
         self.masters = Masters(self.spec, folder, self.told, self._check, adviser, setup.run)
         self.network: Network[VirtualServer] = Network(setup.data_weather, self.chance)
         self.pace = StepTime(setup.job, setup.slots)
@@ -151,7 +160,7 @@ class VirtualJob:
         self.machines = Machines(
             self._wire, self._program, lambda wanted: setup.starts_s(wanted, self.chance), self.spec.heartbeat_s / 2
         )
-        self.keys = counting_oracle.counting_keys(setup.slots, self.card.epochs * self.card.shards)
+        self.keys = counting_oracle.counting_keys(setup.slots, len(setup.wanted))
         self.servers: list[VirtualServer] = []
         self._stores_made: list[_native.Store] = []
         self._samples_done = 0
@@ -209,7 +218,7 @@ class VirtualJob:
     def _program(self, wanted: WantedRole) -> Program:
         if wanted.role.kind is RoleKind.WORKER:
             holder = LeaseHolder(wanted.role.rank, wanted.incarnation)
-            return VirtualWorker(holder, self.card, self.network, self.pace, self.setup.stride_s)
+            return VirtualWorker(holder, self.card, self.network, self.pace, self.setup.stride_s, self.setup.log)
         server = VirtualServer(
             wanted.role.rank, wanted.incarnation, self.keys, self.network, self.pace, self.setup.disks, self.chance
         )
@@ -256,15 +265,16 @@ class VirtualJob:
     def _outcome(self, status: JobStatus) -> VirtualOutcome:
         record = self.masters.record
         stores = self._stores(record.state.safety.saved if status.phase is JobPhase.FINISHED else None)
-        totals = record.book.totals()
+        totals, log = record.book.totals(), self.setup.log
+        wanted = self.card.epochs * self.card.samples_used if log is None else sum(log.sizes) * log.batch
         return VirtualOutcome(
             name=self.spec.name,
             phase=status.phase,
             why=status.why,
             jct_s=self._loop.time() - self.began,
             samples=totals.samples_done,
-            wanted=self.card.epochs * self.card.samples_used,
-            counts=counting_oracle.count(self.card, self.setup.slots, stores),
+            wanted=wanted,
+            counts=counting_oracle.count(self.setup.wanted, self.setup.slots, stores),
             relaunches=status.roles.relaunches,
             terms=self.masters.term,
             eras=record.book.era,

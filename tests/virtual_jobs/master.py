@@ -73,8 +73,10 @@ class PagedJournal(Journal):
 class MemoryEventLog(EventLog):
     """An event log in memory, in virtual time."""
 
-    def __init__(self, clock: Callable[[], float], keep: Callable[[str], bool] = lambda kind: True) -> None:
-        self.path = pathlib.Path("events.jsonl")  # never written
+    def __init__(
+        self, folder: pathlib.Path, clock: Callable[[], float], keep: Callable[[str], bool] = lambda kind: True
+    ) -> None:
+        self.path = folder / "events.jsonl"  # never written, but other files are beside it
         self.lines: list[tuple[float, str, dict[str, Any]]] = []
         self._clock, self._keep, self.trouble = clock, keep, None
 

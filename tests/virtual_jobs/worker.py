@@ -19,8 +19,8 @@ from springtide.rpc.messages import messages
 from springtide.rpc.messages.types import MemberReport, Reply
 from springtide.sim.world.world import Speed
 from springtide.worker.input.lease_prefetch import LEAD_S, MOST, MOST_HELD
-from springtide.worker.link.lease_tracker import LeaseTracker
-from tests.virtual_jobs.counting_oracle import BatchRun
+from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
+from tests.virtual_jobs.counting_oracle import BatchRun, VirtualLog
 from tests.virtual_jobs.machines import VirtualProcess
 from tests.virtual_jobs.network import Network, Push, PushReply
 from tests.virtual_jobs.step_time import StepTime
@@ -35,9 +35,16 @@ class VirtualWorker:
     """One life of a virtual worker."""
 
     def __init__(
-        self, holder: LeaseHolder, card: DatasetCard, network: Network[Any], pace: StepTime, stride_s: float
+        self,
+        holder: LeaseHolder,
+        card: DatasetCard,
+        network: Network[Any],
+        pace: StepTime,
+        stride_s: float,
+        log: VirtualLog | None = None,
     ) -> None:
         """Create the worker. `stride_s` is the approximate seconds of work between two pushes, at least one batch."""
+        self._log = log
         self._holder, self._card, self._network, self._pace, self._stride_s = holder, card, network, pace, stride_s
         self._tracker = LeaseTracker()
         self._owners: list[int] = []
@@ -70,6 +77,11 @@ class VirtualWorker:
             await self._wire.ask(messages.FinishRequest(words.progress, self._report(), words.era))
         except errors.Fenced:
             return 1
+        except errors.UserError as error:
+            await self._wire.ask(
+                messages.ScriptError(self._holder.rank, str(error), incarnation=self._holder.incarnation)
+            )
+            return 1
         finally:
             self._rest()
         return 0
@@ -90,14 +102,13 @@ class VirtualWorker:
             if self._fenced:
                 raise errors.Fenced(f"{self._holder} was given up")
             now = self._pace_now()
-            claimed = tracker.claim(max(1, int(self._stride_s / now.step_s)) * card.batch_size)
-            if claimed is None:
+            claim = self._claim(max(1, int(self._stride_s / now.step_s)) * card.batch_size)
+            if claim is None:
                 self._rest()
                 answer = await self._more()
                 if isinstance(answer, messages.DataEnd) and not tracker.is_busy:
                     return
                 continue
-            claim = claimed[1]
             if not self._training:
                 self._training, self._pace.at_work = True, self._pace.at_work + 1
                 now = self._pace_now()
@@ -109,6 +120,15 @@ class VirtualWorker:
             self._take_down(now, batches, claim.end - claim.begin)
             await self._push(claim.shard, claim.begin, claim.end, range(len(self._owners)))
             tracker.acknowledge([claim])
+
+    def _claim(self, samples: int) -> BatchClaim | None:
+        if self._log is None:
+            claimed = self._tracker.claim(samples)
+            return claimed[1] if claimed is not None else None
+        for tail in self._tracker.tails():
+            if tail.begin < tail.end:
+                return self._tracker.claim_run(tail, min(tail.end, tail.begin + samples))
+        return None
 
     def _rest(self) -> None:
         if self._training:
@@ -135,7 +155,8 @@ class VirtualWorker:
         left: set[int] = set(slots)
         torn: set[int] = set()
         batch = self._card.batch_size
-        batches = BatchRun(shard, first, end, -(-(end - first) // batch))
+        row = self._log.row(shard) if self._log is not None else -1
+        batches = BatchRun(shard, first, end, -(-(end - first) // batch), row)
         while left:
             sent = [
                 (covers, self._network.send(self._address(server), Push(batches, covers)))
@@ -232,7 +253,10 @@ class VirtualWorker:
         if self._draining:
             return messages.DataEnd()
         words = self._tracker.report()
-        asked = messages.LeaseRequest(self._card, words.progress, words.failures, most, self._tracker.ends, words.era)
+        seen = self._log.bounds() if self._log is not None else ()
+        asked = messages.LeaseRequest(
+            self._card, words.progress, words.failures, most, self._tracker.ends, words.era, seen
+        )
         reply = await self._wire.ask(asked)
         self._tracker.on_reported(words)
         if isinstance(reply, messages.LeaseReply):

@@ -211,7 +211,8 @@ class CheckpointStore:
         state, book = record.state, record.book
         if not self.rules.on or self.round is not None or record.slots.placement is None or state.phase.over:
             return False, False
-        if state.bsp.in_step or state.healing or record.span.leased_at is None:
+        # a resumed pass over a stream can be at its end without a lease, and ends after a checkpoint
+        if state.bsp.in_step or state.healing or (record.span.leased_at is None and not book.waits_to_end):
             return False, False
         if state.saving_last and self.covers(record):
             return False, False
