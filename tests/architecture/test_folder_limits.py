@@ -9,6 +9,8 @@ FILE_LINES = 600
 FUNCTION_LINES = 60
 MODULES = 12
 FOLDERS = 8
+TEST_NAME = 95
+RIDDLES = {"anew", "everybody", "naught", "nobody", "somebody", "whatever", "whoever", "whom"}
 SAYS_NOTHING = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "tools", "lib"}
 
 
@@ -51,6 +53,17 @@ def test_no_folder_or_module_has_a_meaningless_name():
         sources.short(path) for path in files if SAYS_NOTHING & {path.stem, *path.relative_to(sources.ROOT).parts[:-1]}
     }
     assert not empty, f"name these for what they do: {sorted(empty)}"
+
+
+def test_test_names_are_short_and_say_their_subject():
+    names = {
+        f"{sources.short(path)}: {node.name}": node.name
+        for path in sources.python("tests")
+        for node in sources.nodes(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+    riddles = [place for place, name in names.items() if len(name) > TEST_NAME or RIDDLES & set(name.split("_"))]
+    assert not riddles, f"say subject, verb and outcome, such as test_revoked_lease_is_not_trained: {riddles}"
 
 
 def test_every_module_has_a_docstring():

@@ -40,7 +40,7 @@ def test_iterable_is_counted_once_though_workers_are_killed_and_added(tmp_path, 
 
 
 @pytest.mark.timeout(400)
-def test_a_group_over_an_iterable_that_loses_a_worker_begins_again_and_counts_once(tmp_path):
+def test_bsp_group_over_an_iterable_restarts_after_a_lost_worker_and_counts_once(tmp_path):
     def hurt(job):
         job.kill_each("worker-1")
         job.until(

@@ -47,7 +47,7 @@ class StartedJob:
 
 
 @pytest.mark.parametrize("shared", ["folder", pytest.param("url", marks=pytest.mark.soak)])
-def test_of_two_jobs_sharing_a_checkpoint_place_one_is_refused_and_one_is_exact(tmp_path, shared):
+def test_one_of_two_jobs_sharing_a_checkpoint_place_is_refused_and_one_is_exact(tmp_path, shared):
     place = tmp_path / "shared"
     rules = CheckpointRules(every_s=0.3, folder=str(place))
     if shared == "url":

@@ -64,7 +64,7 @@ def test_dataset_with_batch_method_is_asked_for_whole_batches():
 
 
 @pytest.mark.parametrize("name", ["i", "idx", "batch_indices", "sample_ids"])
-def test_batch_method_is_used_whatever_it_calls_its_indices(name):
+def test_batch_method_is_used_for_any_name_of_its_argument(name):
     methods = {}
     exec(f"def batch(self, {name}): return X[{name}], Y[{name}]", {"X": X, "Y": Y}, methods)
     x, _ = source.open_source(type("Named", (Plain,), methods)()).fetch(SOME)

@@ -302,7 +302,7 @@ FORGED = [
 
 
 @pytest.mark.parametrize(("certified", "request_"), FORGED)
-def test_a_request_in_the_name_of_another_role_is_refused(certified, request_, tmp_path):
+def test_request_in_the_name_of_another_role_is_refused(certified, request_, tmp_path):
     async def test(master, clock):
         await join_all_roles(master)
         before = master.status()

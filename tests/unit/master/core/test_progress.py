@@ -31,7 +31,7 @@ def test_new_incarnation_counts_from_zero_and_keeps_earlier_totals():
     assert tally.grew_at == 3
 
 
-def test_a_job_that_begins_again_counts_from_zero():
+def test_restarted_job_counts_from_zero():
     tally = ProgressTally()
     for role in (FIRST, SECOND):
         tally.take(role, MemberReport(samples=10), at=0.0)

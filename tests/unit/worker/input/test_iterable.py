@@ -169,11 +169,11 @@ def in_group(workers, *, rank=0, steps=0):
     return [[handed.batch.x.tolist() for handed in rounds.shared(None, group, range(1), steps=steps)] for _ in "ab"]
 
 
-def test_a_worker_added_before_the_first_step_reads_its_share():
+def test_worker_added_before_the_first_step_reads_its_share():
     assert in_group(2, rank=1) == 2 * [[[2, 3], [6, 7], [10, 11]]]
 
 
-def test_a_worker_added_after_the_first_step_reads_nothing_in_any_pass(caplog):
+def test_worker_added_after_the_first_step_reads_nothing_in_any_pass(caplog):
     assert in_group(2, rank=1, steps=5) == [[], []]
     assert "this worker joined after step 5 of a bsp group over an IterableDataset" in caplog.text
 

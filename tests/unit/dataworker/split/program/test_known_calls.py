@@ -198,7 +198,7 @@ METHODS = sorted(vars(type(promises_of(torch.add, ())[1][0])).keys() & OWN.keys(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_of_a_promise_answers_exactly_what_torch_passes_on(name, monkeypatch):
+def test_method_of_a_deferred_result_gets_exactly_torchs_arguments(name, monkeypatch):
     args = ARGUMENTS.get(name, (1,))
     function = getattr(Passing(), name)(*args)
     calls, (first, second), replay = promises_of(function, args)
@@ -231,7 +231,7 @@ class Seen(torch.overrides.TorchFunctionMode):
         self.functions.append(func)
 
 
-def test_a_promise_is_no_sequence_for_c_code():
+def test_deferred_result_is_no_sequence_for_c_code():
     calls, (first, _), _ = promises_of(torch.Tensor.__getitem__, (1,))
     assert ctypes.pythonapi.PySequence_Check(ctypes.py_object(first)) == 0
     calls.end()
