@@ -22,7 +22,7 @@ struct ByteWriter {
     put(&value, sizeof value);
   }
   template <class Count, class T>
-  void counted(const T& values) {  // a string or a vector, preceded by its number of elements
+  void counted(const T& values) {  // a string or a vector, written after its number of elements
     field(static_cast<Count>(values.size()));
     put(values.data(), values.size() * sizeof values[0]);
   }
@@ -55,7 +55,7 @@ struct ByteReader {
     field(value);
     return value;
   }
-  // The size is checked before memory is allocated for the value.
+  // Checks the size before it allocates memory for the value.
   template <class T>
   void elements(T& values, uint64_t count) {
     if (count > rest.size() / sizeof values[0]) throw Error(torn);

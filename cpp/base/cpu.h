@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
-// Compiles a function for several instruction sets; the loader picks one. The choice depends on the machine only, so
-// results do not depend on the number of servers.
+// Compiles a function for several instruction sets; the loader selects one when the program starts. The choice depends
+// on the machine only, so results do not depend on the number of servers.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
 #define SPRINGTIDE_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
@@ -25,12 +25,13 @@ namespace springtide {
 }
 
 constexpr size_t kLine = 64;
-constexpr size_t kMostLines = 16;  // beyond 1 KiB the hardware prefetcher continues by itself
+// number of lines to prefetch; beyond 1 KiB the hardware prefetcher continues without help
+constexpr size_t kMostLines = 16;
 
 inline void prefetch_read(const void* at) { __builtin_prefetch(at, 0); }
 
-// `kBytes`: the value of `bytes` if it is known at compile time, else 0. If `kBytes` is a multiple of a cache line,
-// `from` must be aligned to a line.
+// `kBytes` is the value of `bytes` if it is known at compile time, and otherwise 0. If `kBytes` is a multiple of a
+// cache line, `from` must be aligned to a line.
 template <size_t kBytes = 0, int kToWrite = 0>
 void prefetch_lines(const void* from, size_t bytes) {
   if constexpr (kBytes != 0 && kBytes % kLine == 0 && kBytes <= kMostLines * kLine) {
@@ -47,7 +48,7 @@ void prefetch_lines_to_write(const void* from, size_t bytes) {
   prefetch_lines<kBytes, 1>(from, bytes);
 }
 
-// Calls `call` with the row length as a compile-time constant if the length is a common one, else with 0.
+// Calls `call` with the row length as a compile-time constant if the length is common, and otherwise with 0.
 template <class Call>
 [[gnu::always_inline]] inline auto by_dim(uint32_t dim, const Call& call) {
   switch (dim) {

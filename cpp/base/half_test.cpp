@@ -41,7 +41,7 @@ std::vector<uint16_t> all_halves() {
   return all;
 }
 
-// Every half as a float, the ties between neighbours, and one step to either side of each.
+// Every half as a float, the midpoints between neighbours, and one float to either side of each.
 std::vector<float> around_every_half(DType dtype) {
   std::vector<float> floats;
   for (const float value : widened_singly(dtype, all_halves())) {
@@ -58,7 +58,8 @@ std::vector<float> around_every_half(DType dtype) {
   for (int exponent = -149; exponent < -20; ++exponent) {  // f16 has subnormals from 2^-14 to 2^-24
     for (const float times : {1.0f, 1.25f, 1.5f, 1.75f}) floats.push_back(std::ldexp(times, exponent));
   }
-  while (floats.size() % 8 != 5) floats.push_back(-0.0f);  // tests a remainder too
+  // a number that is no multiple of eight, to test a remainder too
+  while (floats.size() % 8 != 5) floats.push_back(-0.0f);
   return floats;
 }
 
@@ -102,7 +103,7 @@ TEST(a_float_becomes_the_nearest_half_and_the_even_one_on_a_tie) {
   for (const DType dtype : kBoth) {
     const std::vector<float> value = widened_singly(dtype, all_halves());
     const uint16_t infinity = dtype == DType::f16 ? 0x7c00 : 0x7f80;
-    const double beyond = dtype == DType::f16 ? 0x1p16 : 0x1p128;  // value of infinity for rounding
+    const double beyond = dtype == DType::f16 ? 0x1p16 : 0x1p128;  // value that stands for infinity when rounding
     auto place = [&](uint16_t h) { return h == infinity ? beyond : double{value[h]}; };
     bool nearest = true;
     for (const float f : around_every_half(dtype)) {

@@ -35,7 +35,8 @@ constexpr Key key_of(TableId table, uint64_t hash) {
   return static_cast<Key>(unmix64(hash) - 0x9e3779b97f4a7c15ULL * (static_cast<uint64_t>(table) + 1));
 }
 
-// The slot is the top bits of the hash, so a stripe consists of adjacent slots. `slots`: a power of two, >= 64.
+// The slot is the top bits of the hash, so the slots of a stripe are adjacent. `slots` is a power of two, and at least
+// 64.
 constexpr uint32_t slot_of(uint64_t hash, uint32_t slots) {
   return static_cast<uint32_t>(hash >> (64 - std::countr_zero(slots)));
 }

@@ -1,4 +1,5 @@
-// HMAC-SHA256 of messages around the block size, and of keys up to and over it, as Python's hmac computes them.
+// Tests HMAC-SHA256 against results of Python's hmac, for messages around the block size and for keys up to and above
+// it.
 #include "base/sha256.h"
 
 #include <cstdio>

@@ -13,7 +13,7 @@ namespace springtide {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(uint32_t threads) : threads_(threads) {}  // the caller's thread included
+  explicit ThreadPool(uint32_t threads) : threads_(threads) {}  // number of threads, including the caller's thread
   ~ThreadPool() {
     {
       std::lock_guard hold(lock_);
@@ -41,7 +41,8 @@ class ThreadPool {
     begin(shares, work);
     std::unique_lock hold(lock_);
     for (uint32_t told = done ? 0 : shares; !failure_;) {
-      if (done_first_ > told) {  // before more work, so that the caller uses finished results while others work
+      // call `done` before taking more work, so that the caller uses finished results while other threads work
+      if (done_first_ > told) {
         told = done_first_;
         hold.unlock();
         call(told, done);
@@ -97,12 +98,12 @@ class ThreadPool {
     wake_.notify_all();
   }
   void end(std::unique_lock<std::mutex>& hold) {
-    work_ = nullptr;  // a thread that wakes up only now finds no work, and no caller waits for this thread
+    work_ = nullptr;  // a thread that wakes up only now finds no work, and no caller waits for it
     finished_.wait(hold, [&] { return busy_ == 0; });
     if (failure_) std::rethrow_exception(failure_);
   }
   static constexpr uint32_t kNone = UINT32_MAX;  // no share is left
-  // Call the next two with the lock held.
+  // The caller holds the lock during the next two functions.
   uint32_t take() { return next_ >= shares_ || failure_ ? kNone : next_++; }
   void note_done(uint32_t share) {
     done_[share] = 1;
@@ -127,7 +128,7 @@ class ThreadPool {
   const std::function<void(uint32_t)>* work_ = nullptr;
   uint32_t shares_ = 0, next_ = 0, busy_ = 0;
   std::vector<uint8_t> done_;  // by share
-  uint32_t done_first_ = 0;    // shares 0 to done_first_ - 1 have ended
+  uint32_t done_first_ = 0;    // shares 0 to done_first_ - 1 are done
   uint64_t round_ = 0;
   std::exception_ptr failure_;
   bool stop_ = false;

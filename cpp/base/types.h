@@ -12,15 +12,15 @@
 
 namespace springtide {
 
-using Key = int64_t;       // 64 bits end to end; every value is legal
-using TableId = uint16_t;  // dense tensors are in tables too, one per parameter group
+using Key = int64_t;       // 64 bits everywhere; every value is a legal key
+using TableId = uint16_t;  // dense tensors are in tables too, one table per parameter group
 // Flag of a table id in a request: asks for the row's image instead of its weights. An image is everything that a store
 // keeps for a row, as float32: weights, optimizer vectors, optimizer number. Workers that cache rows need images
 // (cached_backend.h).
 constexpr TableId kImage = 0x8000;
 // Flag of a table id in a request: asks for the row's update count, 32 bits in place of one float (row_counts.h).
 constexpr TableId kCount = 0x4000;
-constexpr TableId kTables = 0x4000;  // upper limit of table ids
+constexpr TableId kTables = 0x4000;  // table ids are below this number
 constexpr bool is_image(TableId table) { return (table & (kImage | kCount)) == kImage; }
 constexpr bool is_count(TableId table) { return (table & (kImage | kCount)) == kCount; }
 constexpr bool is_plain(TableId table) { return table < kTables; }
@@ -29,7 +29,8 @@ constexpr uint32_t kStripes = 64;  // lock stripes of a store; the slots of one 
 
 enum class DType : uint8_t { f32 = 0, f16 = 1, bf16 = 2 };
 enum class InitKind : uint8_t { zeros = 0, uniform = 1, normal = 2, xavier = 3 };
-// Which cached row is evicted first: the least recently used, or the least frequently used (of several, the oldest).
+// Which cached row is evicted first: the least recently used row, or the least frequently used row (of several, the
+// oldest).
 enum class EvictOrder : uint8_t { lru = 0, lfu = 1 };
 enum class OptimKind : uint8_t { sgd = 0, adagrad = 1, rowwise_adagrad = 2, adam = 3, rmsprop = 4, ftrl = 5 };
 
@@ -41,14 +42,16 @@ struct InitSpec {
   bool operator==(const InitSpec&) const = default;
 };
 
-// Constant for the life of a table. TableHyper has the values that a learning-rate scheduler may change.
+// Options of an optimizer that stay constant during the life of a table. TableHyper has the values that a learning-rate
+// scheduler may change.
 struct OptimSpec {
   OptimKind kind = OptimKind::sgd;
-  float momentum = 0, dampening = 0;    // sgd
-  bool nesterov = false;                // sgd
-  float beta1 = 0.9f, beta2 = 0.999f;   // adam
-  bool eps_outside = true;              // adam: true adds eps where torch.optim.Adam does, false where SparseAdam does
-  bool decoupled_decay = false;         // adam: true is AdamW
+  float momentum = 0, dampening = 0;   // sgd
+  bool nesterov = false;               // sgd
+  float beta1 = 0.9f, beta2 = 0.999f;  // adam
+  // adam: if true, eps is added as in torch.optim.Adam; if false, as in SparseAdam
+  bool eps_outside = true;
+  bool decoupled_decay = false;         // adam: if true, the optimizer is AdamW
   float eps = 1e-8f;                    // adagrad, adam, rmsprop
   float alpha = 0.99f;                  // rmsprop
   float ftrl_beta = 1, l1 = 0, l2 = 0;  // ftrl
@@ -60,11 +63,12 @@ struct TableSpec {
   TableId id = 0;
   std::string name;
   uint32_t dim = 0;
-  DType dtype = DType::f32;  // of the weights; optimizer state is always float32
+  DType dtype = DType::f32;  // data type of the weights; optimizer state is always float32
   InitSpec init;
   OptimSpec optim;
-  uint32_t min_count = 0;      // gradients before a key gets a row; 0 or 1: the first gradient creates the row
-  uint64_t ttl = 0;            // evict a row that was untouched for longer than this, by the push clock; 0: never
+  // number of gradients before a key gets a row; with 0 or 1, the first gradient creates the row
+  uint32_t min_count = 0;
+  uint64_t ttl = 0;            // evict a row that is unused for longer than this, by the push clock; 0: never
   uint64_t capacity_rows = 0;  // limit for the whole job, divided among slots; 0: none
   bool operator==(const TableSpec&) const = default;
 };
@@ -76,14 +80,15 @@ struct TableHyper {
   float lr = 0;
   float weight_decay = 0;
   uint32_t reserved2 = 0;
-  uint64_t step = 0;  // step count for adam's bias correction; 0: the row counts its own steps
+  uint64_t step = 0;  // step count for adam's bias correction; 0 means that the row counts its own steps
 };
 static_assert(sizeof(TableHyper) == 24);
 
-// Identity of trained batches: samples of a shard (numbered uniquely in the job), or offsets of a stream's partition.
+// Identity of trained batches: samples of a shard (with a number that is unique in the job), or offsets of a stream's
+// partition.
 struct BatchRange {
   uint32_t shard_samples = 0;  // size of the whole shard, to merge adjacent finished shards; 0: unknown
-  uint32_t shard = 0;          // or the stream's partition
+  uint32_t shard = 0;          // number of the shard, or of the stream's partition
   uint64_t first = 0;
   uint64_t count = 0;
 };
@@ -103,8 +108,8 @@ std::string concat(const Parts&... parts) {
   return text;
 }
 
-// An error that Python gets as this class of springtide.errors. The parts of its message are strings and numbers,
-// passed by value: otherwise the counter of a loop that may throw could not stay in a register.
+// An error that Python receives as the class of springtide.errors with this name. The parts of its message, strings and
+// numbers, are passed by value. Otherwise the counter of a loop that may throw could not stay in a register.
 struct Error : std::runtime_error {
   template <class... Parts>
   explicit Error(Parts... parts) : std::runtime_error(concat(parts...)) {}

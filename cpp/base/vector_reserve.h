@@ -7,7 +7,7 @@
 
 namespace springtide {
 
-// Grows by doubling, so that many small calls cost no more than adding the elements.
+// Doubles the capacity when it grows, so that many small calls cost no more than adding the elements.
 template <class T>
 void reserve_more(std::vector<T>& into, size_t more) {
   const size_t wanted = into.size() + more;

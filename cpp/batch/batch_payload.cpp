@@ -24,7 +24,7 @@ constexpr size_t kGap = 64;
 alignas(kGap) constexpr std::byte kZeros[kGap] = {};
 
 iovec part(const std::byte* data, size_t size) {
-  return {const_cast<std::byte*>(data), size};  // iovec serves reading and writing; sendmsg only reads
+  return {const_cast<std::byte*>(data), size};  // iovec is used for reading and writing, but sendmsg only reads
 }
 
 std::vector<iovec> parts_of(std::span<const std::byte> prefix, std::span<const Piece> pieces) {

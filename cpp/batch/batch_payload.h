@@ -1,4 +1,4 @@
-// Combines scattered buffers to one payload: copies them together, or sends them with few system calls. In: offsets
+// Combines scattered buffers into one payload: copies them together, or sends them with few system calls. In: offsets
 // from dataworker/transport/codec.py. Next: bindings/payload.cpp.
 #pragma once
 
@@ -12,7 +12,7 @@
 namespace springtide {
 
 struct Piece {
-  uint64_t offset;  // in the payload; ascending, without overlap, less than 64 bytes apart
+  uint64_t offset;  // offset in the payload; offsets ascend without overlap, with gaps of less than 64 bytes
   const std::byte* data;
   uint64_t size;
 };
@@ -23,12 +23,13 @@ bool pieces_fit(std::span<const Piece> pieces, uint64_t capacity);
 // Copies the pieces to their offsets. Bytes between pieces stay unchanged.
 void gather(std::span<const Piece> pieces, std::byte* into);
 
-// Sends `prefix`, then the payload with zeros between the pieces, over a blocking socket or TLS. If `passed` is 0 or
-// more, this file descriptor is sent with the first byte. Returns 0 or an errno.
+// Sends `prefix` and then the payload, with zeros between the pieces, over a blocking socket or TLS. If `passed` is 0
+// or more, this file descriptor is sent with the first byte. Returns 0 or an errno.
 int send_pieces(Line line, std::span<const std::byte> prefix, std::span<const Piece> pieces, int passed);
 
-// Receives one data worker message from a socket without the GIL: head, text and, if the header is the expected header,
-// the payload, straight into its final memory. In: dataworker/transport/channel.py. Next: bindings/payload.cpp.
+// Receives one message of a data worker from a socket without the GIL: head, text and payload. If the header is the
+// expected one, the payload goes straight into its final memory. In: dataworker/transport/channel.py. Next:
+// bindings/payload.cpp.
 #pragma pack(push, 1)
 struct MessageHead {  // as on the wire, little-endian
   std::byte magic[4];
@@ -46,20 +47,20 @@ static_assert(sizeof(MessageHead) == 28);
 struct Expected {
   std::span<const std::byte> begins;  // first bytes of every valid head
   uint32_t most_fields, most_header;
-  std::span<const std::byte> header;  // header of a batch for which memory is ready; empty: none
-  std::span<std::byte> into;          // memory for that batch's payload, exactly as long
+  std::span<const std::byte> header;  // header of a batch for which memory is ready; empty if there is none
+  std::span<std::byte> into;          // memory for that batch's payload, of exactly its size
 };
 
 struct ReceivedMessage {
-  enum class Progress : uint8_t { head, text, whole };  // head: the head is not valid, and nothing more was read
+  enum class Progress : uint8_t { head, text, whole };  // head: the head is invalid, and nothing more was read
   Progress came = Progress::head;
-  int error = 0;  // an errno; -1: the other side has closed
+  int error = 0;  // an errno, or -1 if the other side has closed
   MessageHead head = {};
   std::vector<std::byte> text;  // fields, then header
 };
 
-// Receives the next message. Includes the payload if the header is the expected header and the payload is not in shared
-// memory.
+// Receives the next message. If the header is the expected one and the payload is not in shared memory, this includes
+// the payload.
 ReceivedMessage receive_message(int socket, const Expected& expected);
 
 }  // namespace springtide

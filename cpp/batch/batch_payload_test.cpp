@@ -1,4 +1,5 @@
-// Pieces of a batch arrive at their places, whether copied or sent, however little the socket takes at a time.
+// Pieces of a batch arrive at their places, whether copied or sent, even if the socket takes only a few bytes at a
+// time.
 #include "batch/batch_payload.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// A message is received whole, or up to the first unexpected part, however the socket splits it.
+// A message is received completely, or up to the first unexpected part, even if the socket splits it.
 #include <sys/socket.h>
 #include <unistd.h>
 

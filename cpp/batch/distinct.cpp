@@ -14,8 +14,10 @@ namespace {
 
 constexpr int kDigitBits = 11;  // the counts of a digit fit into the L1 cache
 constexpr size_t kDigits = size_t{1} << kDigitBits;
-constexpr int kMostSorted = 3 * kDigitBits;  // among 2^22 hashes, one in 2,000 shares these bits with another hash
-constexpr uint64_t kDense = 4;               // use by_slots() for up to this many possible values per given integer
+// bits to sort by; among 2^22 hashes, one in 2,000 has the same bits as another hash
+constexpr int kMostSorted = 3 * kDigitBits;
+// use by_slots() if there are at most this many possible values for each given integer
+constexpr uint64_t kDense = 4;
 
 // For dense values such as table ids or buckets. Every possible value has a slot, which first holds its count and then
 // its index in the result.
@@ -40,7 +42,7 @@ uint64_t by_slots(std::span<const int64_t> given, uint64_t least, uint64_t range
 
 using Words = std::unique_ptr<uint64_t[]>;
 
-// Radix sort of `count` words by the `bits` above `from`; skips digits that all words share.
+// Radix sort of `count` words by `bits` bits, from bit `from` on. Skips digits that are equal in all words.
 Words sorted(Words words, size_t count, int from, int bits) {
   const int passes = (bits + kDigitBits - 1) / kDigitBits;
   const auto digit = [from](uint64_t word, int pass) { return word >> (from + pass * kDigitBits) & (kDigits - 1); };
@@ -60,7 +62,7 @@ Words sorted(Words words, size_t count, int from, int bits) {
   return words;
 }
 
-// Sorts values whose words are equal in the sorted bits, in `words` and in `values`.
+// Sorts values whose words are equal in the sorted bits. Changes both `words` and `values`.
 void tell_apart(std::span<const int64_t> given, uint64_t* words, int place_bits, std::vector<int64_t>& values) {
   const uint64_t place_mask = (uint64_t{1} << place_bits) - 1;
   for (size_t i = 1; i < values.size(); ++i) {
@@ -75,8 +77,8 @@ void tell_apart(std::span<const int64_t> given, uint64_t* words, int place_bits,
   }
 }
 
-// For sparse values such as hashes. A word holds the highest bits of a value and its index. Words are sorted by these
-// bits, which distinguish nearly all values; tell_apart() sorts the rest.
+// For sparse values such as hashes. A word contains the highest bits of a value and the value's index. Words are sorted
+// by these bits, which distinguish nearly all values; tell_apart() sorts the rest.
 uint64_t by_sorting(std::span<const int64_t> given, uint64_t least, uint64_t range, const DistinctOut& out) {
   const size_t count = given.size();
   const int place_bits = static_cast<int>(std::bit_width(count - 1)), bits = static_cast<int>(std::bit_width(range));
@@ -90,12 +92,12 @@ uint64_t by_sorting(std::span<const int64_t> given, uint64_t least, uint64_t ran
   std::vector<int64_t> values(count);
   for (size_t i = 0; i < count; ++i) values[i] = given[words[i] & place_mask];
   if (kept < bits) tell_apart(given, words.get(), place_bits, values);
-  uint64_t at = 0;  // whether a value is new is unpredictable, so no branch below depends on it
+  uint64_t at = 0;  // it is unpredictable whether a value is new, so no branch below depends on it
   for (size_t i = 0; i < count; ++i) {
     at += i > 0 && values[i] != values[i - 1];
     out.values[at] = values[i];
     if (out.inverse != nullptr) out.inverse[words[i] & place_mask] = static_cast<int64_t>(at);
-    // Number of values up to here; the differences follow below.
+    // Stores how many values there are up to here; the differences are computed below.
     if (out.counts != nullptr) out.counts[at] = static_cast<int64_t>(i + 1);
   }
   for (uint64_t i = out.counts != nullptr ? at : 0; i > 0; --i) out.counts[i] -= out.counts[i - 1];

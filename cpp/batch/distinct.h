@@ -1,5 +1,5 @@
-// Sorted distinct integers with counts and inverse, like torch.unique, in a few passes over memory.
-// Next: bindings/records.cpp, dataworker/split/program/moved_program.py.
+// Finds sorted distinct integers with counts and inverse, like torch.unique, in a few passes over memory. Next:
+// bindings/records.cpp, dataworker/split/program/moved_program.py.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace springtide {
 
 struct DistinctOut {
-  int64_t* values;   // every array has room for all given integers
+  int64_t* values;   // each array has room for as many integers as are given
   int64_t* inverse;  // for each given integer, its index in `values`; may be null
   int64_t* counts;   // may be null
 };

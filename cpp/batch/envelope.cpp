@@ -62,7 +62,7 @@ __attribute__((target("+crc"))) uint32_t by_instruction(std::span<const uint8_t>
 constexpr uint8_t kMark[4] = {0xF5, 'S', 'T', 1};
 constexpr size_t kSize = 16;
 constexpr size_t kCrcAt = 4;
-constexpr size_t kTimeAt = 8;  // the checksum covers the bytes from here on
+constexpr size_t kTimeAt = 8;  // the checksum covers all bytes from here on
 
 std::span<const uint8_t> run(std::span<const uint8_t> payload, std::span<const int64_t> starts,
                              std::span<const int64_t> ends, size_t i) {

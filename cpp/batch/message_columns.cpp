@@ -7,7 +7,7 @@
 namespace springtide {
 namespace {
 
-constexpr size_t kAtOnce = 256;  // few enough to be in the CPU cache when they are copied
+constexpr size_t kAtOnce = 256;  // number of messages at a time; few enough to be in the CPU cache when they are copied
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
@@ -41,8 +41,8 @@ Consumed consume(const KafkaCalls& calls, void* queue, size_t most, int timeout_
   while (got < most) {
     const size_t room = std::min(most - got, kAtOnce);
     ssize_t count = calls.consume_batch_queue(queue, 0, messages.data(), room);
-    // With a timeout, librdkafka waits until it has as many messages as it has room for. So this call has room for one
-    // message.
+    // If it has a timeout, librdkafka waits until it can fill all the room that it is given. This call therefore gives
+    // it room for one message only.
     if (count <= 0 && got == 0) count = calls.consume_batch_queue(queue, timeout_ms, messages.data(), 1);
     if (count <= 0) break;
     const double now = now_s();

@@ -48,7 +48,8 @@ struct Consumed {
   std::vector<MessageEvent> news;
 };
 
-// Takes about `most` messages; waits up to `timeout_ms` for the first. A message without a value has no bytes.
+// Takes about `most` messages, and waits up to `timeout_ms` for the first message. A message without a value has no
+// bytes.
 Consumed consume(const KafkaCalls& calls, void* queue, size_t most, int timeout_ms);
 
 }  // namespace springtide

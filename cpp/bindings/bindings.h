@@ -1,4 +1,4 @@
-// Shared by the binding files: arrays as arguments and results, and one bind function per file.
+// Declarations that the binding files share: arrays as arguments and results, and one bind function per file.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -30,7 +30,7 @@ auto released(const Work& work) {
   return work();
 }
 
-// Hands a vector's memory to NumPy without a copy, in rows of `width` if that is not 0.
+// Gives a vector's memory to NumPy without a copy, in rows of `width` elements if that is not 0.
 template <class T>
 nb::object to_numpy(std::vector<T> values, size_t width = 0) {
   auto* kept = new std::vector<T>(std::move(values));
@@ -48,7 +48,7 @@ inline std::vector<springtide::BatchRange> batches_of(const std::vector<BatchTup
   return batches;
 }
 
-// The enum value with this name; springtide.errors.UnknownName for any other.
+// Returns the enum value with this name. For any other name, throws springtide.errors.UnknownName.
 template <class Enum, size_t N>
 Enum parse(const char* kind, const std::string& name, const std::array<const char*, N>& known) {
   for (size_t i = 0; i < N; ++i) {
@@ -87,8 +87,8 @@ void bind_known_calls(nb::module_& m);  // known torch calls of a split forward(
 
 namespace nanobind::detail {
 
-// A NumPy array as a span. The array is used in place and never converted: a converted copy of an output array would
-// leave the caller's array empty.
+// A NumPy array as a std::span. The array is used in place and never converted, because a converted copy of an output
+// array would leave the caller's array empty.
 template <class T>
   requires std::is_arithmetic_v<T>
 struct type_caster<std::span<T>> {

@@ -1,4 +1,4 @@
-// Worker caches. Plans come from schedule.cpp; pulls and pushes go through step.cpp and client.cpp.
+// Worker caches. schedule.cpp makes the plans, and pulls and pushes go through step.cpp and client.cpp.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 

@@ -1,4 +1,4 @@
-// Known torch calls of a split forward(): compare each call of user code with the recorded ones, and answer it.
+// Known torch calls of a split forward(). Compares each call of user code with the recorded calls, and answers it.
 //
 // A forward makes dozens of known calls for every batch, each after a backward pass has emptied the caches. So the
 // comparison reads a few compact templates, and runs no Python code for the usual call.
@@ -66,8 +66,9 @@ struct Arguments {
   PyObject* operator[](size_t at) const { return self == nullptr ? rest[at] : at == 0 ? self : rest[at - 1]; }
 };
 
-// Slots of promises that something else holds or has given attributes, or of all if C++ holders are not counted.
-// `uses` counts the holders of a tensor in C++, and `attributes` is the number of attributes of a new promise.
+// Returns the slots of promises that something else holds or has given attributes. If C++ holders cannot be counted,
+// returns all slots. `uses` counts the holders of a tensor in C++, and `attributes` is the number of attributes of a
+// new promise.
 nb::list held_promises(nb::list promises, nb::object uses, Py_ssize_t attributes) {
   const Py_ssize_t count = PyList_GET_SIZE(promises.ptr());
   std::vector<bool> held(count, uses.is_none());
@@ -77,7 +78,7 @@ nb::list held_promises(nb::list promises, nb::object uses, Py_ssize_t attributes
       if (promise != Py_None && !held[slot]) held[slot] = is_held(promise);
     }
   };
-  // Each loop reads other memory, which is not in the caches. A short loop waits for many reads at once.
+  // Each loop reads memory that is not in the CPU caches. A short loop can wait for many reads at the same time.
   mark([](PyObject* promise) { return Py_REFCNT(promise) != 1; });
   mark([attributes](PyObject* promise) {
     const nb::object own = nb::steal(PyObject_GenericGetDict(promise, nullptr));
@@ -167,7 +168,7 @@ class KnownCalls {
 
   void end() {
     if (forwards_.empty()) return;
-    const Forward gone = std::move(forwards_.back());  // its objects go last: they may run Python code
+    const Forward gone = std::move(forwards_.back());  // destroy its objects last, because this may run Python code
     forwards_.pop_back();
     if (!running_here.empty()) running_here.pop_back();
   }
@@ -193,7 +194,8 @@ class KnownCalls {
     return fits(calls_.at(at).args.at(place), given.ptr());
   }
 
-  // Returns false if torch would compute the call otherwise than when it was recorded (autocast, dispatch modes).
+  // Returns false if torch would now compute a call in another way than during the recording (autocast, dispatch
+  // modes).
   bool surroundings_fit() const {
     for (const auto& [function, expected] : surroundings_) {
       const nb::object found = function();
@@ -231,9 +233,9 @@ class KnownCalls {
     nb::object size;
     std::vector<bool> done;
     size_t used;      // received values that this class has given to user code
-    size_t expected;  // the first call in recorded order that the forward has not made
+    size_t expected;  // the first call, in the order of the recording, that the forward has not made
     unsigned long thread;
-    bool answers;  // false if each call is computed and compared
+    bool answers;  // false if every call is computed and compared
   };
 
   Forward& now() {
@@ -409,7 +411,7 @@ class KnownCalls {
   nb::tuple kinds_;
   std::vector<std::pair<nb::object, nb::object>> surroundings_;
   nb::object outside_;
-  std::deque<Forward> forwards_;  // a deque, because comparing an argument may begin another forward
+  std::deque<Forward> forwards_;  // a deque, because comparing an argument may start another forward
 };
 
 PyObject* handle_call(PyObject* self, PyObject* const* args, Py_ssize_t count) {
@@ -432,7 +434,8 @@ PyObject* handle_call(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return nullptr;
 }
 
-// A plain C function, because torch asks it for `__self__`, which other callables answer with an AttributeError.
+// This is a plain C function, because torch asks it for `__self__`, and other callables answer that with an
+// AttributeError.
 PyMethodDef handler{"__torch_function__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&handle_call)),
                     METH_FASTCALL, "Handle a torch call that takes a promise."};
 

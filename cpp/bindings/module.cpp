@@ -3,7 +3,7 @@
 
 namespace {
 
-// C++ exceptions become the classes of springtide/errors.py, found by name when first thrown.
+// Turns C++ exceptions into the classes of springtide/errors.py. A class is looked up by name when it is first thrown.
 void translate(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);

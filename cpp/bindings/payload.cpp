@@ -1,4 +1,4 @@
-// Payloads of data workers: pieces of a batch sent or copied, messages received, torch tensors read and created.
+// Payloads of data workers: sends or copies pieces of a batch, receives messages, and reads and creates torch tensors.
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -38,7 +38,7 @@ nb::list told(const Pieces& pieces) {
   return all;
 }
 
-// BadInput unless pieces_fit().
+// Throws BadInput unless pieces_fit() is true.
 std::vector<Piece> read_pieces(nb::handle told, uint64_t capacity) {
   std::vector<Piece> pieces =
       nb::isinstance<Pieces>(told) ? nb::cast<const Pieces&>(told).all : listed(nb::cast<nb::list>(told));
@@ -93,7 +93,7 @@ void bind_pieces(nb::module_& m) {
         "nothing after the head.");
 }
 
-// TLS on a socket that Python owns (dataworker/transport/channel.py) and keeps open meanwhile.
+// TLS on a socket that Python owns (dataworker/transport/channel.py) and keeps open.
 struct SecureSocket {
   SecureSocket(int socket, const std::string& folder, bool listens, const std::string& role, double within_s)
       : fd(socket), session(socket, {folder, listens ? TlsSide::listener : TlsSide::caller, role, within_s, true}) {}
@@ -172,9 +172,9 @@ bool dense(const View& view) {
   return true;
 }
 
-// Returns the dtypes and shapes as bytes, which are equal only for equal dtypes and shapes, and the tensors' addresses
-// as bytes. None if a tensor is not dense CPU memory. The caller must check for lazy negation, which is not visible
-// here.
+// Returns two byte strings: the dtypes and shapes, which are equal only for equal dtypes and shapes, and the addresses
+// of the tensors. Returns None if a tensor is not dense CPU memory. The caller must check for lazy negation, which is
+// not visible here.
 nb::object look(nb::handle capsule, nb::list tensors) {
   const Table& table = table_of(capsule);
   std::vector<int64_t> key;
@@ -201,7 +201,7 @@ nb::object look(nb::handle capsule, nb::list tensors) {
 // Positions of the non-empty tensors of a batch in its payload.
 class Layout {
  public:
-  // told: (index of the tensor, offset, bytes) of each.
+  // `told` has the index, offset and bytes of each tensor.
   explicit Layout(nb::list told) {
     for (nb::handle one : told) {
       const auto fields = nb::cast<nb::tuple>(one);
@@ -210,7 +210,7 @@ class Layout {
     }
   }
 
-  // None if a tensor has no memory, such as zeros that were never materialized.
+  // Returns None if a tensor has no memory, such as zeros that were never materialized.
   nb::object at(nb::bytes addresses) const {
     const auto* all = static_cast<const std::byte*>(addresses.data());
     Pieces pieces{pieces_};
@@ -235,7 +235,8 @@ struct Part {
   std::vector<int64_t> shape, strides;
 };
 
-// Memory shared by the tensors of one payload. The last tensor of the payload frees the memory, in any thread.
+// Memory shared by the tensors of one payload. The last tensor of the payload that is deleted frees the memory, in any
+// thread.
 struct Shelf {
   std::shared_ptr<const std::vector<Part>> parts;
   PyObject* holder;
@@ -256,7 +257,7 @@ struct Shelf {
 // Positions of tensors in a payload. The caller has checked the offsets against the payload's size.
 class TensorPlan {
  public:
-  // `like`: one tensor of each dtype; told: (index in `like`, shape, offset) of each tensor.
+  // `like` has one tensor of each dtype. `told` has the index in `like`, the shape and the offset of each tensor.
   TensorPlan(nb::handle capsule, nb::list like, nb::list told, uint64_t size)
       : table_(table_of(capsule)), size_(size), parts_(std::make_shared<std::vector<Part>>()) {
     for (nb::handle one : told) {
@@ -302,7 +303,7 @@ class TensorPlan {
       one.view.shape = const_cast<int64_t*>(part.shape.data());  // torch copies both
       one.view.strides = const_cast<int64_t*>(part.strides.data());
       void* tensor = nullptr;
-      // Leaks the memory, which is safer than freeing it twice.
+      // Does not free the memory, because a leak is safer than freeing it twice.
       if (table_.tensor_of(&one, &tensor) != 0) throw nb::python_error();
       made.append(nb::steal(static_cast<PyObject*>(tensor)));
     }

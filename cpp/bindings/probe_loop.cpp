@@ -1,5 +1,6 @@
-// Upper bound for any hashed table, for `springtide bench store`. Reads (and updates) rows through random index cells
-// with the bytes, prefetches, huge pages and kernels of the store. Leaves out hashing, comparing, locks and growth.
+// Measures an upper bound for any hashed table, for `springtide bench store`. Reads (and updates) rows through random
+// index cells, with the same bytes, prefetches, huge pages and kernels as the store. It does no hashing, comparing,
+// locking or growing.
 #include <span>
 #include <vector>
 
@@ -22,7 +23,7 @@ constexpr size_t kRing = 2 * kAhead;
 
 class ProbeLoop {
  public:
-  // Rows of this spec in one arena, weights and state of a row side by side; cells in a random order.
+  // Rows of this spec in one arena, with a row's weights and state side by side, and cells in a random order.
   ProbeLoop(const TableSpec& spec, uint64_t rows, uint64_t seed)
       : spec_(spec),
         rows_(rows),

@@ -1,4 +1,4 @@
-// Scheduler and its results, Scheduled and CachePlan. Scheduling releases the GIL.
+// Binds the Scheduler and its results, Scheduled and CachePlan. Scheduling releases the GIL.
 #include "schedule/schedule.h"
 
 #include <nanobind/stl/optional.h>
@@ -45,7 +45,8 @@ Considered consider(Scheduler& scheduler, const std::vector<Feature>& features, 
   return scheduler.consider(spans, samples, policy, {.scored = scored, .effort = effort});
 }
 
-// Rows of one worker's cache, next victim first: tables, keys, and whether only the worker has the latest row.
+// Rows of one worker's cache, the next to be evicted first: tables, keys, and whether only this worker has the latest
+// row.
 nb::tuple cached(const Scheduler& scheduler, uint32_t worker) {
   if (worker >= scheduler.options().workers) throw BadInput("worker ", worker, " of ", scheduler.options().workers);
   PlanKeys keys;

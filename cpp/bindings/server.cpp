@@ -1,4 +1,4 @@
-// Server: started, observed and stopped from Python.
+// Binds the server, so that Python can start, observe and stop it.
 #include "server/server.h"
 
 #include <nanobind/stl/map.h>

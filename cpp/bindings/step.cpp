@@ -1,5 +1,5 @@
-// Rows of a step for Python. Tensors come as addresses: one call moves the ids, outputs or gradients of all
-// features, and springtide/embedding/lookup/lookup.py has checked dtype, layout and lifetime before.
+// Binds the rows of a step. Tensors are passed as addresses, so that one call moves the ids, outputs or gradients of
+// all features. springtide/embedding/lookup/lookup.py has already checked dtype, layout and lifetime.
 #include "bindings/step.h"
 
 #include <nanobind/stl/shared_ptr.h>
@@ -28,7 +28,7 @@ Bag bag_of(const BagTuple& tuple) {
   return {static_cast<Pooling>(pooling), bags, per_bag, at<const int64_t>(offsets), closed, at<const float>(weights)};
 }
 
-// Its end may wait for pulls that nobody waited for, so it comes without the GIL.
+// Its destructor may wait for pulls that nobody waited for, so it runs without the GIL.
 std::shared_ptr<RowSource> make_source(std::shared_ptr<Backend> backend, uint32_t threads) {
   const auto end = [](RowSource* source) {
     std::optional<nb::gil_scoped_release> release;
@@ -106,7 +106,7 @@ nb::ndarray<nb::numpy, float, nb::ndim<1>> grads_of(Rows& self) {
   return view(self.set(), self.set()->grads());
 }
 
-// Copies of what a push would send, row by row: tables, keys, floats of each row, gradients.
+// Returns copies of what a push would send, row by row: tables, keys, number of floats of each row, gradients.
 nb::tuple pushed(StepRows& self) {
   std::vector<TableId> tables;
   std::vector<Key> keys;
@@ -150,7 +150,7 @@ PyPending::~PyPending() {
   try {
     pending->wait();
   } catch (const std::exception&) {
-    pending.reset();  // dropped without a wait(), so errors are ignored
+    pending.reset();  // the push was dropped without wait(), so errors are ignored
   }
 }
 

@@ -1,5 +1,5 @@
-// Binds Store, TableSpec and Hyper. Arrays are used without conversion or refused. The GIL is released while tables are
-// used.
+// Binds Store, TableSpec and Hyper. Arrays are used without conversion, or refused. The GIL is released while tables
+// are used.
 #include "store/store.h"
 
 #include <nanobind/stl/optional.h>
@@ -49,7 +49,7 @@ nb::bytes export_slot(Store& store, uint32_t slot, uint64_t since_cut) {
   return nb::bytes(image.data(), image.size());
 }
 
-// Writes all bytes and returns 0, or returns an errno.
+// Writes all bytes. Returns 0, or an errno.
 int write_at(int file, uint64_t offset, std::span<const uint8_t> bytes) {
   while (!bytes.empty()) {
     const ssize_t wrote = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -69,8 +69,8 @@ void check_written(int failed) {
   throw nb::python_error();
 }
 
-// Writes `count` more bytes before the identities to a file at `offset`, the header last. Returns True if all bytes are
-// written.
+// Writes `count` more of the bytes before the identities to a file at `offset`. Writes the header last. Returns True if
+// all bytes are written.
 bool write_on(SlotCopy& copy, int file, uint64_t offset, size_t count) {
   if (copy.size() == 0) throw BadInput("there is nothing to write: copy a slot first");
   int failed = 0;
@@ -102,7 +102,8 @@ OnceStats push_once(Store& store, TableArray tables, KeyArray keys, FloatArray g
   return store.push_once({tables, keys, {&run, 1}}, values, clock, unique, {batches, covers.value_or(ByteArray())});
 }
 
-// Ranges of samples: first shard, its first sample, last shard, end in the last shard (None: its end).
+// Ranges of samples: the first shard and its first sample, the last shard and the end in it (None: the end of the
+// shard).
 nb::list applied(const Store& store, uint32_t slot) {
   nb::list runs;
   const IdentitySet set = store.applied(slot);
@@ -190,7 +191,7 @@ void bind_images(nb::module_& m) {
       .def_prop_ro("checksum", &SlotCopy::checksum)
       .def_prop_ro("full", &SlotCopy::full)
       .def("write_on", write_on, "file"_a, "offset"_a, "count"_a = SIZE_MAX)
-      // Number of bytes and checksum of the identities: equal for copies that can share them.
+      // Number of bytes and checksum of the identities; both are equal for copies that can share the identities.
       .def_prop_ro(
           "identities",
           [](const SlotCopy& copy) { return nb::make_tuple(copy.identities().size(), checksum(copy.identities())); })
@@ -205,12 +206,12 @@ void bind_images(nb::module_& m) {
       "bytes"_a);
 }
 
-// TableSpec and Hyper, with enums by name; an unknown name raises springtide.errors.UnknownName.
+// TableSpec and Hyper, with the names of enum values. An unknown name raises springtide.errors.UnknownName.
 constexpr std::array<const char*, 3> kDTypes{"float32", "float16", "bfloat16"};
 constexpr std::array<const char*, 4> kInits{"zeros", "uniform", "normal", "xavier"};
 constexpr std::array<const char*, 6> kOptimizers{"sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftrl"};
 
-// "zeros", or ("uniform", low, high), ("normal", mean, std), ("xavier", gain, rows).
+// Takes "zeros", ("uniform", low, high), ("normal", mean, std) or ("xavier", gain, rows).
 InitSpec parse_init(const nb::object& init) {
   InitSpec spec;
   if (nb::isinstance<nb::str>(init)) {

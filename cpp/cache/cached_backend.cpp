@@ -1,4 +1,5 @@
-// Tables, plans and rows of a cache, and rows between ranks. Pulls and pushes: cached_requests.cpp.
+// Tables, plans and rows of a cache, and the exchange of rows between ranks. cached_requests.cpp has the pulls and
+// pushes.
 #include "cache/cached_backend.h"
 
 #include <algorithm>
@@ -106,14 +107,14 @@ CacheStats CachedBackend::stats() const {
   return now;
 }
 
-// Exchange of rows and gradients between the caches of two ranks. A part of CachedBackend.
+// Exchange of rows and gradients between the caches of two ranks. This is a part of CachedBackend.
 CachedBackend::Planned& CachedBackend::known_plan(uint64_t step) const {
   if (Planned* planned = plan_of(step)) return *planned;
   throw BadInput("step ", step, " has no plan, so nothing comes from other ranks for it");
 }
 
-// Floats to exchange, by rank. An image has one more float, which is its dirty flag. `others` are values, or gradients.
-// gradient_receives() adds one float to each gradient.
+// Returns how many floats to exchange with each rank. An image has one more float: its dirty flag. `others` are values
+// or gradients; gradient_receives() adds one float to each gradient.
 CachedBackend::Sizes CachedBackend::sizes(const std::vector<PeerRows>& images,
                                           const std::vector<PeerRows>& others) const {
   std::map<uint32_t, size_t> by_rank;
@@ -176,7 +177,7 @@ void CachedBackend::received(uint64_t step, uint32_t peer, std::span<const float
   check_size(receives(step), step, peer, floats.size());
   const std::lock_guard lock(mutex_);
   Planned& planned = known_plan(step);
-  begin(planned);  // makes room first
+  begin(planned);  // this makes room first
   const float* at = floats.data();
   if (const PlanKeys* keys = keys_of(planned.plan.value_receives, peer)) {
     for (size_t i = 0; i < keys->size(); ++i) {
@@ -236,7 +237,8 @@ void CachedBackend::gradients_received(uint64_t step, uint32_t peer, std::span<c
   known_plan(step).gradients[peer].assign(floats.begin(), floats.end());
 }
 
-// Adds received gradients of the ranks before or after this one, so that sums are in rank order as on a server.
+// Adds the gradients that were received from the ranks before or after this rank, so that sums are in rank order as on
+// a server.
 void CachedBackend::add_received(const Planned& planned, bool before_own, RowTraining& training) const {
   std::map<uint32_t, const PlanKeys*> by_rank;
   for (const PeerRows& from : planned.plan.gradient_receives)

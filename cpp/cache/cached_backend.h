@@ -1,6 +1,6 @@
 // A worker's row cache in front of its tables, for bsp groups. The cache reads, trains and keeps the rows that only
 // this worker trains, with the server's kernels. The cache writes a row back when another worker needs it. A plan
-// (cache_plan.h) makes all these decisions. Results equal those without a cache, bit for bit. Protocol:
+// (cache_plan.h) makes all these decisions. Results are bit-identical to those without a cache. Protocol:
 // docs/design/caching.md.
 #pragma once
 
@@ -20,12 +20,12 @@
 
 namespace springtide {
 
-// Lookup of a key in the lists of a CachePlan. Used by cached_backend.h for every key of a step.
+// How a plan uses a key. cached_backend.h looks up every key of a step.
 enum class PlannedUse : uint8_t {
   none,  // the plan does not contain the key
-  hold,  // trained here: the image is in the cache, or received from another rank before the step
+  hold,  // this rank trains the row: the image is in the cache, or was received from another rank before the step
   hold_pull,
-  value,  // trained here, kept by another rank, which sent the value before the step
+  value,  // this rank trains the row, and another rank keeps it and sent its value before the step
   pass_hit,
   pass_pull,
 };
@@ -78,8 +78,8 @@ class PlanIndex {
   std::vector<Cell> cells_;
 };
 
-// The first four fields are current values, the other fields are totals. Bytes are those of rows and keys on the wire.
-// hits: rows read from the cache; received, sent: from and to other ranks; pushed: to servers.
+// The first four fields are current values, and the others are totals. Bytes are those of rows and keys on the network.
+// hits: rows read from the cache; received, sent: rows from and to other ranks; pushed: rows to servers.
 //
 // clang-format off
 #define SPRINGTIDE_CACHE_STATS(F) \
@@ -98,17 +98,17 @@ class CachedBackend final : public CachingBackend {
  public:
   using CachingBackend::CachingBackend;
 
-  // Sets the plan of `step` (counted as in PushMeta). Call this function before the first pull of the step and before
-  // the push of the previous step. A push that finds no plan for the next step writes everything back.
+  // Sets the plan of step `step`, counted as in PushMeta. Call this function before the first pull of the step and
+  // before the push of the previous step. A push that finds no plan for the next step writes everything back.
   void set_plan(uint64_t step, CachePlan plan);
-  // Makes `step`'s plan that of step `to`, because another step comes first; completed parts stay done.
+  // Moves the plan of `step` to step `to`, because another step comes first. Parts of the plan that are done stay done.
   void move_plan(uint64_t step, uint64_t to);
   void flush_next();  // the next push writes back all dirty rows, which stay cached
   void clear();       // forgets all rows, even dirty ones, and all plans
 
-  // Data that ranks exchange after the push of the previous step: values of rows that other ranks train too, then
-  // images of rows that change owner, each followed by a dirty flag. A plan's `receives` must have arrived before the
-  // first pull of the step.
+  // Data that ranks exchange after the push of the previous step: first the values of rows that other ranks train too,
+  // then the images of rows that change owner, each followed by a dirty flag. Everything in a plan's `receives` must
+  // have arrived before the first pull of the step.
   struct RankBuffer {
     uint32_t peer;
     std::vector<float> floats;
@@ -117,8 +117,8 @@ class CachedBackend final : public CachingBackend {
   std::vector<RankBuffer> sends(uint64_t step);
   Sizes receives(uint64_t step) const;
   void received(uint64_t step, uint32_t peer, std::span<const float> floats);
-  // Gradients that ranks send to the keepers of rows before the push of `step`, which must get the same parts. One
-  // float before each gradient says whether the gradient exists. NonFinite as in a push.
+  // Gradients that ranks send to the keepers of rows before the push of `step`. The push must get the same parts. One
+  // float before each gradient says whether the gradient exists. Throws NonFinite as a push does.
   std::vector<RankBuffer> gradient_sends(uint64_t step, std::span<const Part> parts) const;
   Sizes gradient_receives(uint64_t step) const;
   void gradients_received(uint64_t step, uint32_t peer, std::span<const float> floats);
@@ -143,12 +143,13 @@ class CachedBackend final : public CachingBackend {
   };
   // Call these functions with the lock held.
   Planned* plan_of(uint64_t step) const;
-  void begin(Planned& planned);  // after the write-back: removes rows that go to other ranks or are dropped
+  void begin(Planned& planned);  // call after the write-back: removes rows that go to other ranks or are dropped
   void pack(Planned& planned);
   void leave(CachedRow& row);
   Planned& known_plan(uint64_t step) const;
   Sizes sizes(const std::vector<PeerRows>& images, const std::vector<PeerRows>& others) const;
-  CachedRow& row_of(const char* list, TableId table, Key key) const;  // a row that the plan expects to be cached
+  // returns a row that the plan expects in the cache
+  CachedRow& row_of(const char* list, TableId table, Key key) const;
   [[noreturn]] void refuse(const std::string& what, TableId table, Key key) const;
   void split_pull(const Part& part, const Planned* planned, RowSelection& values, RowSelection& images);
   void split_push(const Part& part, const Planned* planned, bool unique, RowSelection& grads,
@@ -161,9 +162,10 @@ class CachedBackend final : public CachingBackend {
   RowCache borrowed_;  // values of rows that other ranks keep, valid for one step
   std::map<uint64_t, std::unique_ptr<Planned>> plans_;
   bool flush_next_ = false;
-  bool on_servers_ = true;  // servers have the latest value of every row: no rank kept a row since a flush
-  uint64_t pushed_ = 0;     // the last planned step that was pushed
-  uint64_t life_ = 0;       // incremented by clear(): replies to earlier requests are not cached
+  // true if the servers have the latest value of every row, because no rank has kept a row since a flush
+  bool on_servers_ = true;
+  uint64_t pushed_ = 0;  // the last planned step that was pushed
+  uint64_t life_ = 0;    // increased by clear(), so that replies to earlier requests are not cached
   std::vector<std::weak_ptr<PullInFlight>> under_way_;
   CacheStats count_;
 };

@@ -18,8 +18,8 @@ namespace {
 // Data that ranks send directly to each other.
 enum class Straight : uint8_t { nothing, rows, gradients };
 
-// Random valid plans: the keys that a rank trains, the rows that fit, and the data that ranks exchange. Tracks which
-// rank has which row, like a scheduler.
+// Random valid plans: which keys a rank trains, which rows fit, and what ranks exchange. Tracks which rank has which
+// row, as a scheduler does.
 class RandomPlans {
  public:
   RandomPlans(uint32_t ranks, size_t capacity, uint64_t seed, Straight straight)
@@ -44,7 +44,7 @@ class RandomPlans {
       keeper[pair] = rank;
       kept[rank].insert(pair);
     }
-    std::set<std::pair<uint32_t, Pair>> came;  // rows or values of rows that a rank gets without a pull
+    std::set<std::pair<uint32_t, Pair>> came;  // rows, or values of rows, that a rank gets without a pull
     for (uint32_t r = 0; r < ranks; ++r) part_with(plans, r, trainers, keeper, came);
     for (const auto& [pair, who] : trainers) {
       const auto home = keeper.find(pair);
@@ -74,7 +74,7 @@ class RandomPlans {
     return all.back().rows;
   }
 
-  // Rank that keeps the row after this step; the number of ranks means none.
+  // Returns the rank that keeps the row after this step; the number of ranks means no rank.
   uint32_t choose(const Pair& pair, const std::vector<uint32_t>& who, const std::vector<std::set<Pair>>& kept) {
     const auto ranks = static_cast<uint32_t>(held_.size());
     if (who.size() > 1 && (straight_ != Straight::gradients || random_() % 3 == 0)) return ranks;
@@ -98,7 +98,8 @@ class RandomPlans {
       for (const uint32_t other : found->second) {
         if (!goes || other == r) continue;
         const bool image = !keeps && other == home->second;
-        if (!image && random_() % 8 == 0 && !keeps) continue;  // pulled from the server, which has the latest value
+        // the row is pulled from the server, which has the latest value
+        if (!image && random_() % 8 == 0 && !keeps) continue;
         add(with(image ? plans[r].sends : plans[r].value_sends, other), pair);
         add(with(image ? plans[other].receives : plans[other].value_receives, r), pair);
         came.insert({other, pair});
@@ -312,7 +313,7 @@ TEST(a_row_that_is_only_read_is_not_created) {
   alone.cache->set_plan(1, Alone::holds({}, {{0, 5}, {5, 6}}));
   alone.pull({{0, 5}, {5, 6}}, 0);
   CHECK(alone.cache->stats().rows == 2);
-  alone.push({{5, 6}}, 1);  // the other table got no gradient; no next plan: everything is written back
+  alone.push({{5, 6}}, 1);  // the other table got no gradient, and there is no next plan, so everything is written back
   CHECK(alone.rows() == 1 && alone.cache->stats().pushed_images == 1 && alone.cache->stats().rows == 2);
 }
 
@@ -331,7 +332,7 @@ TEST(what_no_plan_speaks_of_is_read_from_servers_only_while_they_have_everything
   alone.cache->set_plan(1, Alone::holds({}, {{0, 5}}));
   alone.cache->set_plan(2, Alone::holds({{0, 5}}, {}));
   alone.pull({{0, 5}, {0, 9}}, 0);
-  CHECK_THROWS(BadInput, alone.pull({{0, 5}}, 1));  // too early: before the push that the pull must see
+  CHECK_THROWS(BadInput, alone.pull({{0, 5}}, 1));  // too early, because the pull must see the previous push
   alone.push({{0, 5}}, 1);
   CHECK_THROWS(BadInput, alone.pull({{0, 9}}, 1));
   CHECK_THROWS(BadInput, alone.pull({{0, 5}}, 7));
@@ -372,7 +373,7 @@ TEST(plans_that_do_not_fit_the_cache_are_refused_with_the_key) {
   alone.pull({{0, 5}}, 0);
   drops.drop.add(0, 5);
   alone.cache->set_plan(2, drops);
-  CHECK_THROWS(BadInput, alone.push({{0, 5}}, 1));  // dirty, and not written back
+  CHECK_THROWS(BadInput, alone.push({{0, 5}}, 1));  // the row is dirty and was not written back
 }
 
 TEST(a_gradient_that_is_not_finite_changes_nothing) {

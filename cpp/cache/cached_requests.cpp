@@ -1,4 +1,4 @@
-// Pulls and pushes through a cache. A part of CachedBackend.
+// The pulls and pushes of a cache. This is a part of CachedBackend.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -20,7 +20,7 @@ class CachedPush final : public Pending {
   std::unique_ptr<Pending> inner_;  // declared last, so that it is destroyed first
 };
 
-// A pull in flight. When its rows arrive, they are copied to the caller, and images also to the cache.
+// A pull in flight. When its rows arrive, they are copied to the caller, and images are also copied to the cache.
 struct PullInFlight {
   explicit PullInFlight(CachedBackend& to) : backend(to) {}
 
@@ -140,7 +140,7 @@ void CachedBackend::enter(const RowSelection& images) {
   for (size_t i = 0; i < images.size(); ++i) {
     const TableId table = table_of(images.routed().tables[i]);
     const Key key = images.routed().keys[i];
-    if (rows_.find(table, key) != nullptr) continue;  // both requests of one step pulled the row
+    if (rows_.find(table, key) != nullptr) continue;  // two requests of one step pulled the row
     CachedRow& row = rows_.insert(table, key, tables_.known(table).image_floats());
     std::copy_n(images.row(i), row.floats, row.image);
   }
@@ -203,7 +203,7 @@ std::unique_ptr<Pending> CachedBackend::push(std::span<const Part> parts, const 
         kept.back()->copy_in();
       }
       if (next != nullptr) begin(*next);
-      on_servers_ = flush || (on_servers_ && planned == nullptr);  // without a plan, no rank kept rows
+      on_servers_ = flush || (on_servers_ && planned == nullptr);  // without a plan, no rank has kept rows
       if (flush) ++count_.flushes;
     }
   }
@@ -242,7 +242,8 @@ std::unique_ptr<RowSelection> CachedBackend::write_back(const Planned* next) {
   std::erase_if(rows, [](const CachedRow* row) { return !row->dirty; });
   const auto placement = inner_->placement();
   const auto slots = static_cast<uint32_t>(placement->server_of_slot.size());
-  std::vector<std::tuple<uint16_t, uint64_t, CachedRow*>> order;  // (server, hash, row): the hash begins with the slot
+  // (server, hash, row); the first bits of the hash are the slot
+  std::vector<std::tuple<uint16_t, uint64_t, CachedRow*>> order;
   for (CachedRow* row : rows) order.emplace_back(placement->server_of_slot[slot_of(row->hash, slots)], row->hash, row);
   std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
     return std::tuple(std::get<0>(a), std::get<1>(a), std::get<2>(a)->table) <

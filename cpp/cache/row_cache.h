@@ -15,12 +15,12 @@
 namespace springtide {
 
 struct CachedRow {
-  uint64_t hash = 0;  // stands for the key, as in cell.h
+  uint64_t hash = 0;  // hash that identifies the key, as in cell.h
   TableId table = 0;
-  bool dirty = false;   // changed here and not yet on the server; use set_dirty()
+  bool dirty = false;   // changed here and not yet on the server; set it with set_dirty()
   uint32_t floats = 0;  // of the image
   float* image = nullptr;
-  uint64_t version = 0;  // meaning defined by the cache's owner: steps, or update counts of the server
+  uint64_t version = 0;  // the cache's owner defines its meaning: a step, or an update count of the server
   uint64_t uses = 0;     // lfu
   CachedRow *older = nullptr, *newer = nullptr;
 
@@ -65,7 +65,7 @@ class RowCache : public NoCopy {
     image_bytes_ -= row.floats * sizeof(float);
     --count_;
     row.image = nullptr;
-    // Later entries of the probe sequence move up, so that no search ends at the hole.
+    // Moves later entries of the probe sequence up, so that no search ends at the hole.
     const size_t mask = index_.size() - 1;
     for (size_t at = (hole + 1) & mask; index_[at] != kFree; at = (at + 1) & mask) {
       const size_t home = rows_[index_[at]].hash & mask;
@@ -99,10 +99,11 @@ class RowCache : public NoCopy {
     if (order_ == EvictOrder::lfu) ++row.uses;
     link(row);
   }
-  // The row to evict next; nullptr if the cache is empty.
+  // Returns the row to evict next; nullptr if the cache is empty.
   CachedRow* next_victim() const { return rings_.empty() ? nullptr : rings_.begin()->second.oldest; }
 
-  // Visits all rows in the order of their positions in rows_, which is repeatable. `visit` must not erase rows.
+  // Visits all rows in the order of their positions in rows_, which is the same in every run. `visit` must not erase
+  // rows.
   template <class Visit>
   void for_each(Visit visit) {
     for (CachedRow& row : rows_)
@@ -113,7 +114,7 @@ class RowCache : public NoCopy {
   size_t dirty_rows() const { return dirty_; }
   uint64_t bytes() const { return image_bytes_ + count_ * kRowBytes; }
   uint64_t dirty_bytes() const { return dirty_bytes_ + dirty_ * kRowBytes; }
-  // Bytes of one more row of that size, including the row's index entry.
+  // Bytes that one more row of this size needs, including its index entry.
   static uint64_t row_bytes(uint32_t floats) { return kRowBytes + floats * uint64_t{sizeof(float)}; }
 
  private:
@@ -131,7 +132,7 @@ class RowCache : public NoCopy {
     CachedRow *oldest = nullptr, *newest = nullptr;
   };
 
-  // The row's position in the index, or the empty cell where it would be inserted.
+  // Returns the row's position in the index, or the empty cell where it would be inserted.
   size_t place_of(uint64_t hash, TableId table) const {
     const size_t mask = index_.size() - 1;
     size_t at = hash & mask;
@@ -148,7 +149,7 @@ class RowCache : public NoCopy {
     Slab& slab = slabs_[floats];
     if (slab.free.empty()) {
       const size_t row = std::max<size_t>(floats, 1);
-      // A small cache allocates little; a growing cache allocates more at a time.
+      // A small cache allocates little memory, and a growing cache allocates more at a time.
       const size_t had = slab.bytes / (row * sizeof(float));
       const size_t most = std::max<size_t>(1, kSlabBytes / (row * sizeof(float)));
       const size_t wanted = std::clamp<size_t>(had, 1, most);

@@ -1,4 +1,4 @@
-// Trains rows outside a store with the same kernels, operands and order, so that the results are bit-identical. In:
+// Trains rows outside of a store with the same kernels, operands and order, so that the results are bit-identical. In:
 // images in a worker's cache, gradients of a step. Out: the updated images.
 #pragma once
 
@@ -46,7 +46,7 @@ class CachedTables {
   void declared(std::span<const TableSpec> tables) {
     for (const TableSpec& spec : tables) declared_[spec.id] = spec;
   }
-  // BadInput for an undeclared table, and for a table whose rows cannot be trained outside a store.
+  // Throws BadInput for a table that is not declared, and for a table whose rows cannot be trained outside of a store.
   void keep(std::span<const TableId> tables) {
     for (const TableId id : tables) {
       const auto spec = declared_.find(id);
@@ -57,8 +57,8 @@ class CachedTables {
       if (!kept_[id]) kept_[id] = std::make_unique<CachedTable>(spec->second);
     }
   }
-  // Why a worker cannot train rows of this table; empty if it can. The fate of rows with admission or eviction depends
-  // on when and how often a store sees their gradients.
+  // Returns why a worker cannot train rows of this table; empty if it can. If a table has admission or eviction, the
+  // fate of a row depends on when and how often a store sees its gradients.
   static std::string refusal_of(const TableSpec& spec) {
     if (spec.min_count > 1) return "the table admits keys by number of trainings (min_count)";
     if (spec.ttl != 0) return "its rows age (ttl)";
@@ -67,7 +67,7 @@ class CachedTables {
   }
 
   const CachedTable* of(TableId id) const { return id < kept_.size() ? kept_[id].get() : nullptr; }
-  // BadInput for a table that is not cached.
+  // Throws BadInput for a table that is not cached.
   const CachedTable& known(TableId id) const {
     if (const CachedTable* table = of(id)) return *table;
     throw BadInput("table ", id, " is not cached");
@@ -97,7 +97,7 @@ class CachedTables {
 // calls.
 class RowTraining {
  public:
-  // NonFinite, naming the key. `unique`: no key comes twice.
+  // Throws NonFinite, which names the key. `unique`: true if no key occurs twice.
   void add(CachedRow& row, const CachedTable& table, const float* grad, bool unique) {
     const uint32_t dim = table.spec.dim;
     if (!all_finite(grad, dim)) throw_non_finite(row.key(), table);
@@ -115,7 +115,7 @@ class RowTraining {
     }
     rows_.push_back({&row, &table, grad, nullptr});
   }
-  // Trains all rows and then calls `done(row)` for each. BadInput, with nothing changed, if a table has no learning
+  // Trains all rows and then calls `done(row)` for each. Throws BadInput and changes nothing if a table has no learning
   // rate.
   template <class Done>
   void apply(const CachedTables& tables, const PushMeta& meta, Done done) const {
@@ -132,7 +132,7 @@ class RowTraining {
     CachedRow* row;
     const CachedTable* table;
     const float* grad;
-    float* summed;  // set if `grad` is a sum that this object computed, not the caller's memory
+    float* summed;  // set if `grad` is a sum that this object has computed, instead of the caller's memory
   };
   // by table
   std::vector<StepArgs> prepare(const CachedTables& tables, const PushMeta& meta) const {
@@ -140,7 +140,8 @@ class RowTraining {
     std::vector<uint8_t> named(tables.ids(), 0);
     for (const TableHyper& hyper : meta.hyper) {
       const CachedTable* table = tables.of(hyper.table);
-      if (table == nullptr || named[hyper.table] != 0) continue;  // of two entries the first counts, as on a server
+      // of two entries for one table, the first counts, as on a server
+      if (table == nullptr || named[hyper.table] != 0) continue;
       args[hyper.table] = table->optimizer.prepare(hyper);
       named[hyper.table] = 1;
     }
@@ -151,7 +152,7 @@ class RowTraining {
   }
 
   std::vector<Row> rows_;
-  std::map<CachedRow*, size_t> place_;   // index in rows_; used if keys may come twice
+  std::map<CachedRow*, size_t> place_;   // index in rows_; used if keys may occur twice
   std::deque<std::vector<float>> sums_;  // deque: rows_ point into them
 };
 

@@ -6,8 +6,8 @@
 
 namespace springtide {
 
-// Pulls the counts of all keys and the images of rows that are not cached, then the images of copies that are too old.
-// A count is read before its image, so the cache never assumes that a row is newer than it is.
+// Pulls the counts of all keys and the images of rows that are not cached, and then the images of copies that are too
+// old. A count is read before its image, so the cache never takes a row for newer than it is.
 class VersionedPull final : public Pending {
  public:
   VersionedPull(VersionedBackend& backend, PullMeta meta) : backend_(backend), meta_(meta) {}
@@ -56,7 +56,7 @@ class VersionedPull final : public Pending {
  private:
   struct Request {
     std::unique_ptr<RowSelection> counts, images, values, again;
-    std::vector<uint8_t> here;           // by count: whether a copy existed at the time of the request
+    std::vector<uint8_t> here;           // for each count, whether a copy existed when the request was made
     std::vector<uint32_t> again_counts;  // counts of copies that are too old
   };
 
@@ -79,7 +79,7 @@ class VersionedPull final : public Pending {
     });
   }
 
-  // Copies fresh rows to the caller first, because new rows may evict them.
+  // Copies fresh rows to the caller first, because new rows may evict them from the cache.
   void take(Request& request, std::vector<Part>& asked) {
     request.values->copy_home();
     request.again = backend_.selection(request.counts->routed().version);
@@ -154,8 +154,8 @@ VersionedStats VersionedBackend::stats() const {
 bool VersionedBackend::use_copy(TableId table, Key key, uint32_t count, bool settled, float* home) {
   CachedRow* row = rows_.find(table, key);
   if (row == nullptr) return false;  // evicted meanwhile
-  // Negative if the count includes a push of this worker that has not reached the server. After a step, no push is in
-  // flight.
+  // The difference is negative if the count does not include a push of this worker that has not reached the server.
+  // After a step, no push is in flight.
   const auto lacks = static_cast<int32_t>(count - static_cast<uint32_t>(row->version));
   if (lacks > static_cast<int32_t>(options_.staleness) || lacks < (settled ? 0 : -kOwnUnderWay)) return false;
   std::copy_n(row->image, tables_.known(table).spec.dim, home);
@@ -205,7 +205,7 @@ std::unique_ptr<Pending> VersionedBackend::push(std::span<const Part> parts, con
       count_.bytes_pushed += table->spec.dim * sizeof(float) + sizeof(Key) + sizeof(TableId);
       if (CachedRow* row = rows_.find(routed.tables[r], routed.keys[r])) {
         training.add(*row, *table, part.rows + routed.row_offset[r], meta.unique);
-        ++row->version;  // the server counts each gradient, also for duplicate keys
+        ++row->version;  // the server counts each gradient, even for duplicate keys
       }
     }
   }

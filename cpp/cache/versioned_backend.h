@@ -18,11 +18,11 @@ namespace springtide {
 struct VersionedOptions {
   uint64_t capacity_bytes = 64ULL << 20;
   EvictOrder order = EvictOrder::lru;
-  uint32_t staleness = 0;  // updates by other workers that a copy may lack
+  uint32_t staleness = 0;  // number of updates by other workers that a copy may lack
 };
 
-// The first two fields are current values, the others are totals; bytes as on the wire. stale: old copies pulled again.
-// staleness: updates missing in hits.
+// The first two fields are current values, and the others are totals; bytes are as on the network. stale: old copies
+// that were pulled again. staleness: updates missing in hits.
 // clang-format off
 #define SPRINGTIDE_VERSIONED_STATS(F) \
   F(rows) F(bytes) F(hits) F(misses) F(stale) F(evicted) F(staleness_sum) F(staleness_max) F(pushed_gradients) \
@@ -37,7 +37,7 @@ class VersionedBackend final : public CachingBackend {
  public:
   VersionedBackend(std::shared_ptr<Backend> inner, const VersionedOptions& options);
 
-  void resize(uint64_t capacity_bytes);  // evicts what exceeds the new capacity
+  void resize(uint64_t capacity_bytes);  // evicts rows that exceed the new capacity
   void clear();
   VersionedStats stats() const;
 
@@ -51,7 +51,8 @@ class VersionedBackend final : public CachingBackend {
  private:
   friend class VersionedPull;
 
-  // Limit on own pushes that a server's count may not include yet. Usually one push is in flight, at most a few.
+  // Limit on this worker's own pushes that a server's count may not include yet. Usually one push is in flight, and
+  // never more than a few.
   static constexpr int32_t kOwnUnderWay = 1024;
 
   // Call with the lock held.

@@ -1,4 +1,5 @@
-// The cache of bounded staleness: exact in a bsp group with staleness 0, and within its bound otherwise.
+// Tests the cache of bounded staleness: it is exact in a bsp group with staleness 0, and stays within its bound
+// otherwise.
 #include "cache/versioned_backend.h"
 
 #include "client/local_backend.h"
@@ -127,7 +128,7 @@ TEST(own_trainings_are_in_the_copy_and_make_it_no_older) {
   const Routed row = plan(two.cluster.placement, {{0, 5}});
   std::vector<float> rows(4);
   const Part part{&row, rows.data()};
-  const auto ahead = two.cache->pull(std::span(&part, 1), {});  // requested before the push, like a prefetch
+  const auto ahead = two.cache->pull(std::span(&part, 1), {});  // requested before the push, as a prefetch is
   two.train(*two.cache, 5);
   ahead->wait();
   CHECK(same_bits(rows, two.read(*two.other, 5)));
@@ -139,7 +140,7 @@ TEST(rows_that_went_elsewhere_or_were_assigned_are_pulled_again) {
   two.train(*two.other, 5);
   const uint32_t slot = slot_of(hash_key(0, 5), kSlots);
   const std::vector<uint8_t> image = two.cluster.stores[0]->export_slot(slot);
-  two.cluster.stores[0]->import_slot(image);  // as if the push came from another worker
+  two.cluster.stores[0]->import_slot(image);  // as if another worker had pushed
   CHECK(same_bits(two.read(*two.cache, 5), two.read(*two.other, 5)));
   CHECK(two.cache->stats().stale == 1);
   const Routed row = plan(two.cluster.placement, {{0, 5}});

@@ -37,7 +37,7 @@ void compose_socket(Call& call, std::span<const Slice> slices, const Message& me
   call.out_bytes = call.header.body_bytes;
 }
 
-// Allocates a piece of the window, which is released with the call.
+// Allocates a piece of the shared window, which is released with the call.
 uint8_t* piece_of(Call& call, uint64_t bytes, uint64_t& offset) {
   const std::optional<uint64_t> piece = call.shared->heap.allocate(bytes);
   if (!piece) return nullptr;
@@ -46,7 +46,7 @@ uint8_t* piece_of(Call& call, uint64_t bytes, uint64_t& offset) {
   return call.shared->window.at(offset, bytes, 8);
 }
 
-// Finds the position of each slice's floats in the window: their own memory, or a piece that they are copied to or
+// Finds where the floats of each slice are in the window: in their own memory, or in a piece that they are copied to or
 // from.
 bool place_floats(Call& call, std::span<const Slice> slices, std::vector<FloatSpan>& spans) {
   const bool pull = call.header.kind == static_cast<uint8_t>(Kind::pull);
@@ -99,7 +99,7 @@ void give_back(Call& call) {
 }  // namespace
 
 Call::~Call() {
-  // After a failure the server may still write to the piece, so the piece is not reused.
+  // After a failure, the server may still write to the piece, so the piece is not used again.
   if (shared && (!error || answered)) give_back(*this);
 }
 
@@ -109,7 +109,7 @@ void compose(Call& call, std::span<const Slice> slices, const Message& message,
   if (shared) {
     call.shared = shared;
     if (compose_window(call, slices, message)) return;
-    give_back(call);  // the window is full, so this call uses the socket
+    give_back(call);  // the window is full, so this call goes over the socket
     call.copies.clear();
     call.in_bytes = call.out_bytes = 0;
     call.header.flags = static_cast<uint8_t>(call.header.flags & ~kInWindow);

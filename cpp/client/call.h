@@ -1,5 +1,5 @@
-// One request to one server: the bytes to send, where the reply goes, its state.
-// In: parts of a step for one server. Out: a frame for peer.h, over the socket or the shared window.
+// One request to one server: the bytes to send, where the reply goes, and the state of the request. In: parts of a step
+// for one server. Out: a frame for peer.h, over the socket or the shared window.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@
 
 namespace springtide {
 
-// The client's window and its free memory. All servers on this host and all buffers of this client use it.
+// The window of shared memory of a client, with its free memory. All servers on this host and all buffers of this
+// client use it.
 struct SharedWindow {
   explicit SharedWindow(uint64_t bytes) : window(Window::create(bytes)), heap(window.valid() ? bytes : 0) {}
   Window window;
@@ -35,8 +36,8 @@ struct Call : NoCopy {
   std::vector<uint8_t> head;  // the sections before the keys, or a whole small body
   std::vector<iovec> frame;   // everything that is sent over the socket
   std::vector<iovec> out;     // the part of `frame` that is not sent yet
-  uint64_t out_bytes = 0;     // of body and floats, on the socket or in the window
-  std::vector<iovec> in;      // pull over the socket: where the rows go
+  uint64_t out_bytes = 0;     // bytes of body and floats, on the socket or in the window
+  std::vector<iovec> in;      // pull over the socket: memory for the rows
   uint64_t in_bytes = 0;
   std::vector<Copy> copies;  // pull through the window: rows to copy to memory outside the window
   std::shared_ptr<SharedWindow> shared;
@@ -46,28 +47,28 @@ struct Call : NoCopy {
   std::vector<uint8_t> reply;  // any reply body except rows
   Clock::time_point sent{};
   double timeout_s = 0;
-  // The peer's lock guards the members below.
+  // The lock of the peer guards the members below.
   int busy = 0;  // number of threads that use the caller's memory
   bool done = false;
-  bool answered = false;    // the server has replied, with success or an error
-  bool slots_left = false;  // pull: some slots moved away, so the rows are invalid
+  bool answered = false;    // true if the server has replied, with success or an error
+  bool slots_left = false;  // pull: true if some slots have moved away, so that the rows are invalid
   std::exception_ptr error;
 };
 
-// Content of a push besides its rows; empty for other requests.
+// Content of a push other than its rows; empty for any other request.
 struct Message {
   std::span<const BatchRange> batches;
   std::span<const TableHyper> hypers;
-  std::span<const uint16_t> slots;  // the slots that the push covers, if kNamesSlots is set
+  std::span<const uint16_t> slots;  // the slots that the push covers, if the flag kNamesSlots is set
 };
 
 // Fills in the body, the buffers and the counts of call.header. Kind, flags and identity must be set. Uses the window
-// if `shared` is given and has room, else the socket.
+// if `shared` is given and has room, and otherwise the socket.
 void compose(Call& call, std::span<const Slice> slices, const Message& message,
              const std::shared_ptr<SharedWindow>& shared);
 void compose_small(Call& call, std::vector<uint8_t> body);
-// True if sending the request twice does no harm. This holds for everything except a push that neither names its
-// batches nor is a part of a bsp step.
+// Returns true if sending the request twice does no harm. That is the case for everything except a push that neither
+// names its batches nor is a part of a bsp step.
 bool may_repeat(const Call& call);
 
 }  // namespace springtide

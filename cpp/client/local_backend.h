@@ -17,7 +17,7 @@ class Done final : public Pending {
 
 class LocalBackend : public Backend {
  public:
-  // Divides the slots among the stores in contiguous ranges; each store acts as one server.
+  // Divides the slots into contiguous ranges, one for each store. Each store acts as one server.
   LocalBackend(const StoreOptions& options, uint16_t servers) {
     if (servers == 0 || servers > options.slots)
       throw BadInput(servers, " servers for ", options.slots, " slots; wanted 1 to ", options.slots);
@@ -77,7 +77,7 @@ class LocalBackend : public Backend {
   Store& store(size_t server) { return *stores_.at(server); }
 
  private:
-  // Pushes all parts in one call, so that the store can sum duplicates over all parts and record each batch once.
+  // Pushes all parts in one call, so that the store can sum duplicates over all parts and records each batch once.
   void push_together(size_t server, std::span<const Part> parts, const PushMeta& meta, bool once) {
     std::vector<TableId> tables;
     std::vector<Key> keys;
@@ -100,7 +100,8 @@ class LocalBackend : public Backend {
 
   Placement placement_;
   std::vector<std::unique_ptr<Store>> stores_;
-  std::vector<std::vector<uint8_t>> own_slots_;  // by store: a mask of its slots; empty if the store has all slots
+  // for each store, a mask of its slots; empty if the store has all slots
+  std::vector<std::vector<uint8_t>> own_slots_;
 };
 
 }  // namespace springtide

@@ -12,9 +12,9 @@ namespace springtide {
 namespace {
 
 constexpr uint64_t kReplyBytes = 1ULL << 34;            // larger replies are invalid
-constexpr uint32_t kPrompt = 8;                         // consecutive prompt waits after which more are expected
-constexpr auto kLookUp = std::chrono::milliseconds(5);  // interval between checks of the idle receiver
-// After this long without calls, the receiver listens for the end of the connection.
+constexpr uint32_t kPrompt = 8;                         // after this many prompt waits in a row, more are expected
+constexpr auto kLookUp = std::chrono::milliseconds(5);  // how often the idle receiver checks for replies
+// After this long without calls, the receiver waits for the end of the connection.
 constexpr auto kQuiet = std::chrono::milliseconds(50);
 
 uint64_t ns_between(Clock::time_point a, Clock::time_point b) {
@@ -24,7 +24,7 @@ uint64_t ns_between(Clock::time_point a, Clock::time_point b) {
 }  // namespace
 
 std::string seconds(double s) {
-  // Does not use a C++ stream: with a second C++ library in the process (torch's), stream locales may be mixed up.
+  // Uses no C++ stream, because stream locales may be mixed up if a second C++ library (torch's) is in the process.
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", s);
   return text;
@@ -125,7 +125,7 @@ FrameHeader Peer::header(Kind kind) const {
 }
 
 bool Peer::has_credit(const Call& call) const {
-  if (awaiting_.empty()) return true;  // one request may always be sent, however large
+  if (awaiting_.empty()) return true;  // one request may always be sent, even if it is large
   return awaiting_.size() < terms_.credit_requests && bytes_under_way_ + call.out_bytes <= terms_.credit_bytes;
 }
 
@@ -152,7 +152,7 @@ void Peer::submit(const std::shared_ptr<Call>& call) {
   call->frame = call->out;
   awaiting_.push_back(call);
   bytes_under_way_ += call->out_bytes;
-  if (!broken_.empty()) return;  // the call is sent with the others once the connection is reopened
+  if (!broken_.empty()) return;  // the call is sent with the others when the connection is open again
   if (sending_) {
     queue_.push_back(call);
     return;
@@ -161,7 +161,8 @@ void Peer::submit(const std::shared_ptr<Call>& call) {
   ++call->busy;
   const Line line = link_.line();
   lock.unlock();
-  const Io io = send_some(line, call->out);  // usually the kernel takes everything, and the sender thread is not woken
+  // usually the kernel takes everything, so the sender thread need not wake up
+  const Io io = send_some(line, call->out);
   lock.lock();
   --call->busy;
   moved_.notify_all();
@@ -200,7 +201,7 @@ void Peer::send_loop() {
 
 void Peer::finish(Call& call) {
   const Clock::time_point now = Clock::now();
-  // The time that a call waits behind another request does not count as network time.
+  // If a call waits behind another request, this time is not network time.
   const uint64_t took = ns_between(std::max(call.sent, last_reply_), now);
   last_reply_ = now;
   stats_.sync_ns += took - std::min(took, call.answer.server_ns + call.answer.clock);
@@ -221,7 +222,7 @@ void Peer::finish(Call& call) {
     try {
       call.error = failure_of(call);
     } catch (const PeerLost&) {
-      call.error = std::current_exception();  // a malformed refusal
+      call.error = std::current_exception();  // the refusal is malformed
     }
   }
   if (call.slots_left) call.error = std::make_exception_ptr(WrongOwner(name(), " gave slots away meanwhile"));
@@ -293,10 +294,10 @@ void Peer::wait_done(std::unique_lock<std::mutex>& lock, Call& call, bool give_u
     if (moved_.wait_until(lock, until, settled)) return;
   }
   if (!call.done) fail_late(call);
-  moved_.wait(lock, settled);  // the socket is shut down, so no thread uses the caller's memory for long
+  moved_.wait(lock, settled);  // the socket is shut down, so no thread will use the caller's memory for long
 }
 
-// The connection is broken, so no reply can come any more, and nobody needs the rows.
+// The connection is broken, so no reply can arrive, and nobody needs the rows.
 void Peer::drop_pull(Call& call) {
   std::erase_if(awaiting_, [&](const auto& other) { return other.get() == &call; });
   bytes_under_way_ -= call.out_bytes;
@@ -341,9 +342,9 @@ std::string Peer::advice() const {
   return concat("is it running? see logs/server-", index_, ".log, and check host, port and firewall");
 }
 
-// A receiver thread reads replies while the caller computes. A caller that sends and then waits immediately, several
-// times in a row, reads its replies itself and saves a thread switch. The receiver then only checks for unread and
-// overdue replies.
+// A receiver thread reads replies while the caller computes. If a caller sends and then waits immediately, several
+// times in a row, it reads its replies itself, which saves a thread switch. The receiver then only checks for replies
+// that nobody reads and replies that are overdue.
 void Peer::receive_loop() {
   std::unique_lock lock(mutex_);
   while (failed_.empty() && !closing_) {
@@ -357,7 +358,7 @@ void Peer::receive_loop() {
   }
 }
 
-// Receives one reply and finishes its call. Releases the lock while it reads the socket.
+// Receives one reply and finishes the reply's call. Releases the lock while it reads the socket.
 void Peer::receive_next(std::unique_lock<std::mutex>& lock) {
   const Line line = link_.line();
   lock.unlock();
@@ -365,7 +366,8 @@ void Peer::receive_next(std::unique_lock<std::mutex>& lock) {
   const Io io = receive_all(line, &answer, sizeof answer);
   std::string why = io == Io::ok ? header_error(answer, kReplyBytes) : describe(io, line);
   lock.lock();
-  if (closing_ || !failed_.empty() || !broken_.empty()) return;  // `broken_`: the reply's call may be gone
+  // if `broken_` is set, the call of the reply may no longer exist
+  if (closing_ || !failed_.empty() || !broken_.empty()) return;
   if (why.empty() && (awaiting_.empty() || awaiting_.front()->header.request != answer.request)) {
     why = "the server sent a reply without a request";
   }

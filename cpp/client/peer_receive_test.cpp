@@ -1,5 +1,5 @@
-// A caller that repeatedly sends and waits immediately starts to read its replies itself. Whatever happens then, it
-// gets its rows or an error, and a reply that no caller waits for is read too.
+// A caller that repeatedly sends and waits immediately starts to read its replies itself. Even then, it always gets its
+// rows or an error, and replies that no caller waits for are read too.
 #include <random>
 #include <thread>
 
@@ -11,7 +11,7 @@ using namespace springtide;
 
 namespace {
 
-// Long enough for the receiving thread to stand by, even on a busy machine.
+// This is long enough for the receiving thread to leave replies to the caller, even on a busy machine.
 constexpr auto kUntilPrompt = std::chrono::seconds(30);
 
 // Sends and waits until the caller reads its replies itself.

@@ -1,20 +1,21 @@
 // Reopens a broken connection on the receiver thread. Waiting callers keep waiting, new calls queue up, and unanswered
-// calls are sent again in order. Servers recognize duplicates by a push's batches, or by its step and rank.
+// calls are sent again in order. Servers recognize duplicates by the batches of a push, or by its step and rank.
 #include <algorithm>
 
 #include "client/peer.h"
 
 namespace springtide {
-constexpr double kSliceS = 0.1;  // interval between checks for the end of this client or a new address of the server
+constexpr double kSliceS = 0.1;  // seconds between checks whether this client ends or the server has a new address
 
 void Peer::broke(const std::string& why) {
   if (!failed_.empty() || !broken_.empty()) return;
-  // With shared memory, waits only for a restart: the old server, if alive, might still write to the window.
+  // With shared memory, this waits only for a restart, because the old server, if it is alive, might still write to the
+  // window.
   const double patience_s = shared_ ? options_.recovery_s : std::max(options_.reconnect_s, options_.recovery_s);
   if (closing_ || patience_s <= 0 || !patient_) return fail(why);
   broken_ = why;
   reopen_until_ = Clock::now() + seconds_of(patience_s);
-  shut_both(link_.get());  // ends sends and receives of other threads
+  shut_both(link_.get());  // this ends the sends and receives of other threads
   queue_.clear();
   moved_.notify_all();
   to_receive_.notify_all();

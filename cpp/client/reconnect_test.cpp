@@ -1,5 +1,5 @@
-// Connections break while requests are in flight, and slots move during a push. Nothing is lost or applied twice, and a
-// permanent failure names the server.
+// Tests that connections break while requests are in flight, and that slots move during a push. Nothing is lost or
+// applied twice, and a permanent failure names the server.
 #include <random>
 #include <thread>
 
@@ -35,7 +35,7 @@ TEST(a_push_whose_answer_is_lost_is_sent_again_and_applied_once) {
   const Part part{&routed, ones.data()};
   const std::vector<float> before = pulled(backend, routed);
   for (uint64_t batch = 0; batch < 5; ++batch) {
-    cluster.proxies[batch % 2]->cut_replies_after(0);  // the push is applied, its acknowledgement never comes
+    cluster.proxies[batch % 2]->cut_replies_after(0);  // the push is applied, but its acknowledgement never arrives
     backend.push(std::span(&part, 1), named_push(1, 4 * batch))->wait();
   }
   CHECK(fell_by(before, pulled(backend, routed), 5));
@@ -138,7 +138,7 @@ TEST(a_client_that_closes_while_it_reconnects_does_not_hang) {
   CHECK(Clock::now() - began < std::chrono::seconds(10));
 }
 
-// If the client waited for this reply, it would give the server up meanwhile.
+// If the client waited for this reply, it would give up the server in the meantime.
 TEST(a_pull_that_nobody_waits_for_is_given_up_while_its_server_is_away) {
   Proxied cluster(1);
   RemoteOptions options = cluster.through_proxies();
@@ -168,7 +168,7 @@ TEST(a_part_that_is_refused_goes_to_the_new_owner_and_speaks_for_these_slots_onl
     const std::vector<float> before = pulled(backend, routed);
     backend.push(std::span(&part, 1), named_push(1, 0))->wait();
 
-    Placement moved = cluster.placement;  // slots 0 and 5 change places; others stay
+    Placement moved = cluster.placement;  // slots 0 and 5 change places, and the others stay
     moved.epoch = 4;
     for (const uint32_t slot : {0u, 5u}) {
       const uint16_t from = moved.server_of_slot[slot], to = static_cast<uint16_t>(from ^ 1);
@@ -177,7 +177,7 @@ TEST(a_part_that_is_refused_goes_to_the_new_owner_and_speaks_for_these_slots_onl
       cluster.stores[from]->clear_slot(slot);
     }
     for (size_t s = 0; s < 2; ++s) cluster[s].set_placement(4, moved.server_of_slot);
-    std::thread news([&] { backend.reroute(moved); });  // if the slot arrives later, the push waits for the slot
+    std::thread news([&] { backend.reroute(moved); });  // if the slot arrives later, the push waits for it
     for (int again = 0; again < 2; ++again) backend.push(std::span(&part, 1), named_push(1, 4))->wait();
     news.join();
     cluster.placement = moved;

@@ -33,7 +33,7 @@ std::vector<Asked> ask_all(RemoteLinks& links, Kind kind, const Fill& fill) {
   return asked;
 }
 
-constexpr auto kPause = std::chrono::milliseconds(2);  // while a slot changes its owner
+constexpr auto kPause = std::chrono::milliseconds(2);  // pause before the next attempt while a slot changes its owner
 constexpr uint64_t kAssignBytes = 32ULL << 20;         // large assignments are sent in frames of about this size
 
 }  // namespace
@@ -41,8 +41,8 @@ constexpr uint64_t kAssignBytes = 32ULL << 20;         // large assignments are 
 RemoteBackend::RemoteBackend(const RemoteOptions& options) : links_(std::make_shared<RemoteLinks>(options)) {}
 
 RemoteBackend::~RemoteBackend() {
-  // In a forked child, the threads do not exist and the sockets are closed. The links are leaked, because their
-  // destructor must not run.
+  // In a forked child, the threads do not exist and the sockets are closed. The links are not freed, because their
+  // destructor must not run there.
   if (getpid() != links_->owner) static_cast<void>(new std::shared_ptr<RemoteLinks>(links_));
 }
 
@@ -89,7 +89,7 @@ void RemoteBackend::assign(std::span<const Part> parts, bool keep) {
   }
 }
 
-// Scans slot by slot at the current owner, so that a slot that moves meanwhile is read exactly once.
+// Reads slot by slot from the current owner, so that a slot that moves meanwhile is read exactly once.
 void RemoteBackend::scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) {
   links_->check_process();
   std::vector<uint16_t> left(placement()->server_of_slot.size());
@@ -133,7 +133,7 @@ void RemoteBackend::reroute(Placement placement, const std::map<uint16_t, std::s
 
 void RemoteBackend::readdress(size_t server, uint32_t life, const std::string& host, uint16_t port) {
   links_->check_process();
-  // A server that this client does not know yet has only its new address.
+  // If this client does not know a server yet, only the server's new address matters.
   if (Peer* known = links_->find(server)) known->move_to(life, host, port);
 }
 
@@ -156,7 +156,8 @@ std::shared_ptr<float> RemoteBackend::buffer(size_t floats) {
   return Backend::buffer(floats);
 }
 
-// bsp steps: requests to every server that has slots. A part of RemoteBackend.
+// The functions below are for bsp steps: they send requests to every server that has slots. They are a part of
+// RemoteBackend.
 bool RemoteBackend::step_complete(uint64_t step, double wait_s) {
   const std::vector<Asked> asked = ask_all(*links_, Kind::step, [&](Call& call) {
     call.header.step = step;

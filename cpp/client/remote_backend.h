@@ -24,17 +24,17 @@ struct RemoteOptions {
   uint32_t incarnation = 0;  // number of restarts of this rank
   double connect_timeout_s = 30;
   double request_timeout_s = 60;
-  double reconnect_s = 5;    // how long to retry after a connection broke; 0: never
-  double recovery_s = 0;     // how long to wait for a lost server's restart; 0: servers are not restarted
-  double follow_s() const {  // how long a slot may be without a known owner
+  double reconnect_s = 5;    // seconds to retry after a connection broke; 0: never
+  double recovery_s = 0;     // seconds to wait for a lost server's restart; 0: servers are not restarted
+  double follow_s() const {  // seconds for which a slot may be without a known owner
     return reconnect_s > recovery_s ? reconnect_s : recovery_s;
   }
   std::vector<uint32_t> lives;  // incarnations of the servers at these addresses; missing entries are 0
-  bool shared_memory = true;    // for servers on this host; TCP for others
-  uint32_t generation = 0;      // bsp: raised when the group goes back to a checkpoint
+  bool shared_memory = true;    // use shared memory for servers on this host, and TCP for others
+  uint32_t generation = 0;      // bsp: increased when the group returns to a checkpoint
 };
 
-// Totals of this client over all servers, with times in ns. A request counts once per server. lookup, update: the
+// Totals of this client over all servers; times are in ns. A request counts once per server. lookup, update: the
 // servers' own time in pulls and pushes. sync: time from a request's first byte to its reply's last, minus the server's
 // own time. step_wait: time that pulls waited on servers for the previous bsp step. wait: time that callers were
 // blocked in Pending::wait. read_by_caller: replies read by the waiting thread itself.
@@ -52,8 +52,8 @@ struct RemoteStats {
 
 class RemoteBackend final : public Backend {
  public:
-  // Connects to every server; client and server prove the secret to each other. PeerLost names a server that did not
-  // answer in time.
+  // Connects to every server. Client and server prove to each other that they know the secret. Throws PeerLost, which
+  // names the server, if a server did not answer in time.
   explicit RemoteBackend(const RemoteOptions& options);
   ~RemoteBackend() override;  // waits for requests in flight, then closes the connections
 
@@ -64,32 +64,32 @@ class RemoteBackend final : public Backend {
   void assign(std::span<const Part> parts, bool keep) override;
   void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override;
 
-  // Takes the master's newest placement. Usually the client already knows the change, because a refusal names the
-  // slot's new owner. Requests follow refusals for `follow_s` before they throw WrongOwner. Servers unknown to this
-  // client need an address (host:port).
+  // Uses the master's newest placement. Usually the client already knows the change, because a refusal names the slot's
+  // new owner. Requests follow refusals for `follow_s` before they throw WrongOwner. Servers unknown to this client
+  // need an address (host:port).
   void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses = {});
 
-  // Names the restarted process of a lost server, with its slots restored. Unanswered requests go to the new address.
-  // Ignores older incarnations.
+  // Names the restarted process of a lost server, which has restored the server's slots. Unanswered requests go to the
+  // new address. Ignores older incarnations.
   void readdress(size_t server, uint32_t life, const std::string& host, uint16_t port);
 
-  // For bsp: on every server that has slots; GroupChanged if the group was re-formed meanwhile. Returns whether all
-  // ranks' parts of the step have arrived; false after `wait_s`.
+  // For bsp: asks every server that has slots. Throws GroupChanged if the group was re-formed meanwhile. Returns true
+  // if all ranks' parts of the step have arrived, and false if they have not within `wait_s` seconds.
   bool step_complete(uint64_t step, double wait_s);
   // Call this function when the step is complete on all servers. Later requests of this client see the step applied.
   std::unique_ptr<Pending> apply_step(uint64_t step);
-  // Takes this client to a newer generation.
+  // Moves this client to a newer generation.
   void set_generation(uint32_t generation);
   // Makes servers refuse older generations. Returns the last step that is complete on all servers.
   uint64_t regroup();
-  // Call this function after regroup(): servers apply the steps up to `step` and drop later ones, and `workers` ranks
-  // continue. `at_rest`: no rank is in the middle of a step; servers that got their first slots since the last step
-  // join after it.
+  // Call this function after regroup(). Servers apply the steps up to `step` and drop later ones, and `workers` ranks
+  // continue. `at_rest`: true if no rank is in the middle of a step. Servers that got their first slots after the last
+  // step then join.
   void settle_group(uint64_t step, uint32_t workers, bool at_rest = false);
 
   RemoteStats stats() const;
-  // Float memory that same-host servers read and write in place, so that pulls and pushes need no copy; plain memory if
-  // no server is on this host. Other memory works too, but costs one more copy.
+  // Returns float memory that servers on this host can read and write in place, so that pulls and pushes need no copy.
+  // If no server is on this host, it is plain memory. Other memory works too, but costs one more copy.
   std::shared_ptr<float> buffer(size_t floats) override;
 
  private:

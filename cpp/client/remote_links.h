@@ -1,4 +1,4 @@
-// Shared by all requests of one client: a connection per server, the shared window, the current placement.
+// State that all requests of one client share: a connection per server, the shared window, and the current placement.
 // Next: remote_pending.h (one request), peer.h (one connection).
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace springtide {
 
-// Address space of the shared window; a frame that does not fit goes over the socket. ThreadSanitizer leaves little
+// Address space of the shared window. A frame that does not fit goes over the socket. ThreadSanitizer leaves little
 // address space on ARM.
 #if defined(__SANITIZE_THREAD__)
 constexpr uint64_t kWindowBytes = 1ULL << 30;
@@ -27,15 +27,15 @@ constexpr uint64_t kWindowBytes = 1ULL << 30;
 constexpr uint64_t kWindowBytes = 8ULL << 30;
 #endif
 
-// A server named by a refusal may be dead already, and restarted elsewhere. A short timeout makes the client look
-// again.
+// The server that a refusal names may already be dead, and restarted elsewhere. With a short timeout, the client soon
+// looks for its address again.
 constexpr double kReachS = 1.0;
 
 // A placement, and the data that requests derive from it.
 struct Routes {
   Placement placement;
   std::vector<std::vector<uint16_t>> slots_of;  // by server
-  // Until slots move for the first time, servers know from the epoch alone which slots a push covers.
+  // Until slots move for the first time, servers know from the epoch which slots a push covers.
   bool must_name() const { return placement.version != 0 || placement.epoch > 1; }
 };
 
@@ -60,7 +60,7 @@ struct RemoteLinks {
     if (options.shared_memory) shared = std::make_shared<SharedWindow>(kWindowBytes);
     routes_ = routes_by(options.placement);
     for (size_t i = 0; i < servers; ++i) {
-      // A server that has left has no address, and a server without slots may not be running yet.
+      // A server that has left has no address, and a server without slots may not have started yet.
       const bool needed = !o.hosts[i].empty() && (servers == 1 || !routes_->slots_of[i].empty());
       peers_.push_back(
           needed ? std::make_shared<Peer>(options, static_cast<uint16_t>(i), o.hosts[i], o.ports[i], shared) : nullptr);
@@ -78,7 +78,7 @@ struct RemoteLinks {
     call->timeout_s = options.request_timeout_s;
     return call;
   }
-  // Sends a request to one server and waits. For requests outside training steps.
+  // Sends a request to one server and waits for the reply. It is for requests outside of training steps.
   std::shared_ptr<Call> ask(Peer& peer, Kind kind, std::vector<uint8_t> body, uint64_t step) const {
     auto call = call_for(peer, kind);
     call->header.step = step;
@@ -88,17 +88,17 @@ struct RemoteLinks {
     return call;
   }
 
-  // The reference stays valid: an index belongs to the same server for the whole job.
+  // The reference stays valid, because an index belongs to the same server during the whole job.
   Peer& peer(size_t server) const {
     if (Peer* found = find(server)) return *found;
     throw PeerLost("server ", server, " is not known here");
   }
-  // Null if this client never needed the server.
+  // Returns null if this client never needed the server.
   Peer* find(size_t server) const {
     const std::lock_guard lock(mutex_);
     return server < peers_.size() ? peers_[server].get() : nullptr;
   }
-  // Servers that have slots.
+  // Returns the servers that have slots.
   std::vector<Peer*> peers() const {
     const std::lock_guard lock(mutex_);
     std::vector<Peer*> found;
@@ -113,7 +113,7 @@ struct RemoteLinks {
     return routes_;
   }
 
-  // Declares tables on all servers, also on servers that join later.
+  // Declares tables on all servers, including servers that join later.
   void declare(std::span<const TableSpec> tables) {
     {
       const std::lock_guard lock(mutex_);
@@ -124,7 +124,8 @@ struct RemoteLinks {
     }
     for (Peer* each : peers()) ask(*each, Kind::declare, encode_tables(tables), 0);
   }
-  // BadInput if the placement is older, has another number of slots, or names an unknown server without an address.
+  // Throws BadInput if the placement is older, has another number of slots, or names an unknown server without an
+  // address.
   void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses) {
     const auto now = routes();
     if (placement.epoch < now->placement.epoch) {
@@ -147,7 +148,7 @@ struct RemoteLinks {
     }
     put(std::move(placement));
   }
-  // Takes the new owners of slots from a refusal. Returns True if the client knows all owners.
+  // Learns the new owners of slots from a refusal. Returns true if the client now knows all owners.
   bool follow(const Refusal& refusal) {
     bool all = true;
     for (const auto& [server, address] : refusal.addresses) all = reach(server, address) && all;
@@ -166,7 +167,7 @@ struct RemoteLinks {
     if (placement.server_of_slot != routes_->placement.server_of_slot) put(std::move(placement));
     return all;
   }
-  // Sets the generation for all servers, also for servers that join later.
+  // Sets the generation for all servers, including servers that join later.
   void set_generation(uint32_t generation) {
     const std::lock_guard lock(mutex_);
     generation_ = generation;
@@ -205,7 +206,7 @@ struct RemoteLinks {
     uint32_t generation = 0;
     {
       const std::lock_guard lock(mutex_);
-      // The master announces the address of its next incarnation.
+      // The master will announce the address of the server's next incarnation.
       if (server < peers_.size() && peers_[server]) return true;
       declared = declared_;
       generation = generation_;
@@ -213,7 +214,7 @@ struct RemoteLinks {
     try {
       auto fresh = std::make_shared<Peer>(options, server, host, port, shared, kReachS);
       fresh->set_generation(generation);
-      fresh->wait_for_next_life(false);  // nothing could announce the address before it is in peers_
+      fresh->wait_for_next_life(false);  // nothing can announce the address before the peer is in peers_
       if (!declared.empty()) ask(*fresh, Kind::declare, encode_tables(declared), 0);
       const std::lock_guard lock(mutex_);
       if (!fresh->wait_for_next_life(true)) return false;

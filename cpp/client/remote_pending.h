@@ -1,5 +1,5 @@
-// One request to all servers, until each has answered. Keys of moved slots are sent again to the owner named in the
-// refusal.
+// One request to all servers, which ends when each has answered. Keys of moved slots are sent again to the owner named
+// in the refusal.
 #pragma once
 
 #include <unistd.h>
@@ -15,9 +15,10 @@
 
 namespace springtide {
 
-constexpr auto kFirstPause = std::chrono::milliseconds(1);  // about the time in which a slot changes its owner
+// first pause between attempts, about the time in which a slot changes its owner
+constexpr auto kFirstPause = std::chrono::milliseconds(1);
 constexpr auto kLongestPause = std::chrono::milliseconds(50);
-constexpr size_t kShortPauses = 4;  // several slots of one request may be moving
+constexpr size_t kShortPauses = 4;  // number of short pauses, because several slots of one request may be moving
 
 class RemotePending final : public Pending {
  public:
@@ -40,7 +41,7 @@ class RemotePending final : public Pending {
     meta_ = meta;
     start();
   }
-  // Sends a call made by other code; wait() waits for the reply.
+  // Sends a call that other code has made; wait() waits for the reply.
   void submit(Peer& peer, std::shared_ptr<Call> call) {
     peer.submit(call);
     sent_.push_back({&peer, std::move(call), {}, nullptr});
@@ -70,7 +71,8 @@ class RemotePending final : public Pending {
       if (round == 0) until = Clock::now() + seconds_of(links_->options.follow_s());
       if (Clock::now() > until) std::rethrow_exception(sent_[refused.front()].call->error);
       const uint64_t version = links_->routes()->placement.version;
-      if (!follow(refused) || round > 1) {  // the slot has no owner now, or moves faster than this client can follow
+      // the slot has no owner at the moment, or moves faster than this client can follow
+      if (!follow(refused) || round > 1) {
         links_->wait_for_news(version, pause);
         if (round > kShortPauses) pause = std::min<Clock::duration>(2 * pause, kLongestPause);
       }
@@ -109,8 +111,8 @@ class RemotePending final : public Pending {
   };
 
   bool by_name() const { return kind_ == Kind::push && !meta_.bsp && !meta_.batches.empty(); }
-  // All keys of a slot must go to one server in one frame, so parts that were planned with an older placement are
-  // planned again.
+  // All keys of a slot must go to one server in one frame. If a part was planned with an older placement, it is planned
+  // again.
   void start() {
     const auto routes = links_->routes();
     const uint64_t version = routes->placement.version;
@@ -152,7 +154,7 @@ class RemotePending final : public Pending {
       header.clock = meta_.clock;
       header.flags = static_cast<uint8_t>((meta_.bsp ? kBsp : 0) | (meta_.unique ? kUnique : 0) |
                                           (named.empty() ? 0 : kNamesSlots));
-      // A detour goes to another server, whose push count is unrelated to meta_.seen.
+      // A detour goes to another server, whose push count has nothing to do with meta_.seen.
       if (!detour && server < meta_.seen.size() && meta_.seen[server] != kNotSeen) {
         header.flags |= kSeen;
         header.server_ns = meta_.seen[server];
@@ -177,8 +179,8 @@ class RemotePending final : public Pending {
       send(routes, static_cast<uint16_t>(server), std::move(slices), std::move(one), named);
     }
   }
-  // Adds the slice's keys to the detours to the servers that own their slots. `wanted`: a mask of slots; empty: all
-  // slots.
+  // Adds the keys of a slice to the detours to the servers that own the keys' slots. `wanted` is a mask of slots; empty
+  // means all slots.
   void detour(const Routes& routes, const Slice& slice, std::span<const uint8_t> wanted, Detours& detours) const {
     const Routed& from = *slice.part->routed;
     const auto& server_of = routes.placement.server_of_slot;
@@ -204,7 +206,7 @@ class RemotePending final : public Pending {
     }
     return *detours[server];
   }
-  // Waits for all calls from `begin` on, also after an error, because the caller may reuse its memory after wait().
+  // Waits for all calls from `begin` on, even after an error, because the caller may reuse its memory after wait().
   // Returns the calls that were refused and can be sent again.
   std::vector<size_t> refused_from(size_t begin, std::exception_ptr& first) {
     std::vector<size_t> refused;
@@ -238,7 +240,7 @@ class RemotePending final : public Pending {
     for (const size_t i : refused) {
       const Call& call = *sent_[i].call;
       std::vector<uint8_t> wanted;
-      if (kind_ != Kind::pull) {  // the server applied all other slots; a refused pull returned no rows
+      if (kind_ != Kind::pull) {  // the server has applied all other slots; a pull that was refused returned no rows
         wanted.resize(server_of.size(), 0);
         for (const uint16_t slot : decode_refusal(call.reply).slots) {
           if (slot >= wanted.size()) throw PeerLost("a server refused a slot that does not exist");
@@ -250,7 +252,7 @@ class RemotePending final : public Pending {
     }
     send(*routes, std::move(detours));
   }
-  // In reverse order, because a detour of a detour is copied to the memory of the earlier detour.
+  // Goes in reverse order, because a detour of a detour is copied to the memory of the earlier detour.
   void bring_home() {
     for (size_t i = sent_.size(); i-- > 0;) {
       if (!sent_[i].detour || sent_[i].detour->home.empty()) continue;

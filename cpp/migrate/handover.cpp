@@ -20,11 +20,11 @@ namespace springtide {
 
 namespace {
 
-// Limits of one batch. No slot of a batch can be used until the whole batch has arrived.
+// Limits of one batch of slots. No slot of a batch can be used until the whole batch has arrived.
 constexpr size_t kSlotsABatch = 1024;
 constexpr uint64_t kBytesABatch = 32 << 20;
 
-// Permits other processes, such as the target, to read the memory of this process (needed under Yama).
+// Permits other processes, such as the target, to read this process's memory (needed under Yama).
 class PermitReading : public NoCopy {
  public:
   explicit PermitReading(const SlotTarget& target) : reader_(target.local() ? peer_process(target.fd()) : 0) {
@@ -39,7 +39,7 @@ class PermitReading : public NoCopy {
   const int reader_;
 };
 
-// Slots that a hand-over attempt has closed, and their outcome.
+// Slots that an attempt to hand over has closed, and what became of them.
 class Attempt {
  public:
   Attempt(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
@@ -60,7 +60,7 @@ class Attempt {
     state_.record_given(slots, to_.server, to_.host + ":" + std::to_string(to_.port));
   }
   void keep(uint16_t slot, const std::string& why) {
-    if (state_.ownership()->mine[slot] == 0) {  // closed now or in an earlier attempt, and not at the target
+    if (state_.ownership()->mine[slot] == 0) {  // closed now or in an earlier attempt, and not yet at the target
       state_.store.open_slot(slot);
       state_.record_received({&slot, 1});
     }
@@ -83,8 +83,9 @@ class Attempt {
   HandoverOutcome& outcome_;
 };
 
-// Hands over the slots of a CPU-throttled server with as little CPU as possible: closes them in large batches and sends
-// them whole, while clients wait at RequestPause. A target on the same host reads the rows from this process's memory.
+// Hands over the slots of a CPU-throttled server with as little CPU as possible. It closes them in large batches and
+// sends them whole, while clients wait at RequestPause. A target on the same host reads the rows from this process's
+// memory.
 class ThrottledMover : public Attempt {
  public:
   ThrottledMover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
@@ -92,8 +93,8 @@ class ThrottledMover : public Attempt {
     outcome_.local = target_.local();
   }
 
-  // May throw PeerLost at any point. Requests continue as soon as the target owns the slots; then the slots are cleared
-  // here.
+  // This may throw PeerLost at any point. Requests continue as soon as the target owns the slots. After that, the slots
+  // are cleared on this server.
   void give(std::span<const uint16_t> slots, RequestPause::Scope& pause) {
     if (!declare(target_, slots)) return;
     const PermitReading permit(target_);
@@ -103,7 +104,8 @@ class ThrottledMover : public Attempt {
       const std::span<const uint16_t> some = slots.first(few(slots));
       close(some);
       BatchAnswer answer = say(some, by_reference);
-      if (by_reference && answer.taken.empty()) {  // the target cannot read this process: send the rows themselves
+      // the target cannot read this process's memory, so send the rows themselves
+      if (by_reference && answer.taken.empty()) {
         by_reference = false;
         answer = say(some, false);
       }
@@ -115,7 +117,7 @@ class ThrottledMover : public Attempt {
   }
 
  private:
-  // Number of slots for the next batch.
+  // Returns the number of slots for the next batch.
   size_t few(std::span<const uint16_t> slots) {
     uint64_t bytes = 0;
     size_t count = 0;
@@ -159,12 +161,13 @@ class ThrottledMover : public Attempt {
   SlotReference reference_;
 };
 
-constexpr uint64_t kFewRows = 32;  // with at most this many changed rows, a slot needs no second image
-constexpr size_t kTogether = 32;   // slots per own_all frame; large, so that a request meets closed slots only once
+constexpr uint64_t kFewRows = 32;  // a slot with at most this many changed rows needs no second image
+// number of slots per own_all frame; large, so that a request finds closed slots only once
+constexpr size_t kTogether = 32;
 
-// A separate thread sends whole images over one connection. Later changes and ownership go over another connection, so
-// that a closed slot never waits behind images. Slots are closed in batches, so that each step of a worker is delayed
-// at most once.
+// Hands over slots while clients use them. A separate thread sends whole images over one connection. Later changes and
+// the transfer of ownership go over another connection, so that a closed slot never waits behind images. Slots are
+// closed in batches, so that each step of a worker is delayed at most once.
 class Mover : public Attempt {
  public:
   Mover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
@@ -172,7 +175,7 @@ class Mover : public Attempt {
     outcome_.local = images_.local() && control_.local();
   }
 
-  // May throw PeerLost at any point; `outcome` then has the slots whose result is known.
+  // This may throw PeerLost at any point; `outcome` then has the slots whose result is known.
   void move(const std::vector<uint16_t>& slots) {
     if (!declare(control_, slots)) return;
     SlotStream stream(state_, images_, slots);
@@ -191,7 +194,7 @@ class Mover : public Attempt {
         }
       }
     } catch (const PeerLost&) {
-      stream.rethrow();  // if the stream failed first, its error is the cause
+      stream.rethrow();  // if the stream failed first, its error is the cause of this one
       throw;
     }
   }
@@ -203,16 +206,16 @@ class Mover : public Attempt {
   // A slot image that the target has imported.
   struct SentImage {
     uint16_t slot;
-    uint64_t cut;  // changes after this cut are not in the image
+    uint64_t cut;  // the image lacks changes after this cut
   };
-  // Unanswered request over `control_`: take (changes since the image) or own_all (the rest of `batch_`).
+  // Request over `control_` without an answer: take (changes since the image) or own_all (the rest of `batch_`).
   struct Request {
     uint16_t slot;
     Kind kind;
     Clock::time_point at;
   };
 
-  // A large image may take long, as long as bytes are being sent; SlotStream counts the images that it sends.
+  // A large image may take long, as long as bytes are still being sent. SlotStream counts the images that it sends.
   Ready wait(bool for_images, SlotStream& stream) {
     pollfd fds[2] = {{pending_.empty() ? -1 : control_.fd(), POLLIN, 0}, {for_images ? images_.fd() : -1, POLLIN, 0}};
     const uint64_t sent = stream.sends();
@@ -237,8 +240,8 @@ class Mover : public Attempt {
     }
   }
 
-  // Sends the changes of slots that changed much since their image, so that little is left to send when they are
-  // closed.
+  // Sends the changes of slots that have changed much since their image, so that little is left to send when the slots
+  // are closed.
   void bring_up_to_date() {
     batch_.swap(ready_);
     const uint64_t cut = state_.store.cut();
@@ -294,7 +297,7 @@ class Mover : public Attempt {
     control_.send(Kind::own_all, 0, batch.bytes());
   }
 
-  // The target has the slot already, because the reply to an earlier attempt was lost.
+  // The target already has the slot, because the reply to an earlier attempt was lost.
   void gone(uint16_t slot) {
     state_.store.close_slot(slot);
     record_given({&slot, 1});
@@ -310,7 +313,8 @@ class Mover : public Attempt {
   std::vector<uint8_t> answered_;
 };
 
-// Slots that are open here, or were closed for this target in an earlier attempt without a reply (same transfer id).
+// Returns the slots that are open here, or that were closed for this target in an earlier attempt without a reply (same
+// transfer id).
 std::vector<uint16_t> movable_slots(ServerState& state, const HandoverOptions& to, std::span<const uint16_t> slots,
                                     HandoverOutcome& outcome) {
   std::vector<uint16_t> ours;
@@ -329,7 +333,7 @@ std::vector<uint16_t> movable_slots(ServerState& state, const HandoverOptions& t
   return ours;
 }
 
-// The caller holds `state.handover_mutex`. Afterwards, slots without a reply are in doubt.
+// The caller holds `state.handover_mutex`. After the call, slots without a reply are in doubt.
 template <class Mover, class Move>
 void attempt(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome, Move move) {
   try {

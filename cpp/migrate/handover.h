@@ -28,15 +28,16 @@ struct HandoverOptions {
 
 struct HandoverOutcome {
   std::vector<uint16_t> moved;
-  std::vector<uint16_t> kept;      // refused by the target, still served here
-  std::vector<uint16_t> in_doubt;  // closed here, but the target did not reply: hand over again, or take back
-  std::string why;                 // reason why the other slots were not moved
+  std::vector<uint16_t> kept;  // slots that the target refused, and that this server still serves
+  // slots that are closed here, although the target did not reply: hand them over again, or take them back
+  std::vector<uint16_t> in_doubt;
+  std::string why;  // reason why the other slots were not moved
   uint64_t bytes = 0;
   double seconds = 0, longest_freeze_s = 0;
-  bool local = false;  // over a Unix socket: the target is on this host
+  bool local = false;  // true if a Unix socket is used, because the target is on this host
 };
 
-// Throws PeerLost, with nothing changed, when the target cannot be reached or does not know the secret.
+// Throws PeerLost and changes nothing if the target cannot be reached or does not know the secret.
 HandoverOutcome hand_over(ServerState& state, const HandoverOptions& to, std::span<const uint16_t> slots);
 
 }  // namespace springtide

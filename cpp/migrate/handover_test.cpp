@@ -24,7 +24,7 @@ TableSpec counting(TableId id, uint32_t dim) {
   return spec;
 }
 
-// Server 0 and 1 have the slots, server 2 is there and has none.
+// Servers 0 and 1 have the slots; server 2 runs but has none.
 struct Three : Cluster {
   Three() : Cluster(3) {
     placement.epoch = 4;
@@ -63,7 +63,7 @@ void count_while_moving(bool shared, uint64_t seed) {
   Three cluster;
   constexpr size_t kKeys = 400;
   constexpr uint32_t kWorkers = 2;
-  constexpr int kSteps = 150;  // minimum number of moves; longer while few slots have moved
+  constexpr int kSteps = 150;  // minimum number of steps; the test continues while few slots have moved
   const std::vector<TableSpec> tables = {counting(0, 4), counting(1, 9)};
   RemoteBackend first(cluster.of_two(shared, 9));
   first.declare(tables);
@@ -75,7 +75,7 @@ void count_while_moving(bool shared, uint64_t seed) {
     backend.declare(tables);
     std::mt19937_64 random(seed + rank);
     for (int step = 0; step < kSteps || (moved <= kSlots && step < 100 * kSteps); ++step) {
-      std::vector<std::pair<TableId, Key>> pairs;  // each worker has its own keys, so it knows their counts
+      std::vector<std::pair<TableId, Key>> pairs;  // each worker has its own keys, so that it knows their counts
       for (Key key = 0; key < static_cast<Key>(kKeys); ++key) pairs.emplace_back(key % 2, key * kWorkers + rank);
       // The placement may be outdated already, because slots move at any moment.
       const Routed routed = plan(*backend.placement(), pairs);
@@ -83,7 +83,7 @@ void count_while_moving(bool shared, uint64_t seed) {
       const std::vector<float> minus(routed.row_offset.back(), -1.0f);
       const Part part{&routed, const_cast<float*>(minus.data())};
       backend.push(std::span(&part, 1), batch(rank, static_cast<uint64_t>(step)))->wait();
-      if (random() % 4 == 0) {  // pushed twice: skipped, wherever the slot is now
+      if (random() % 4 == 0) {  // the batch is pushed twice; it must be skipped on any server that has the slot now
         backend.push(std::span(&part, 1), batch(rank, static_cast<uint64_t>(step)))->wait();
       }
       trained[rank] = step + 1;
@@ -151,7 +151,7 @@ void move_all(bool hurried) {
   CHECK(pulled(backend, routed) == before);
   CHECK(backend.placement()->server_of_slot[0] == 2);
   CHECK(cluster.stores[2]->applied(0) == history);
-  backend.assign(std::span(&part, 1), false);  // assignments follow moved slots too
+  backend.assign(std::span(&part, 1), false);  // assignments also follow slots that move
   CHECK(pulled(backend, routed) == grads);
 }
 
@@ -187,7 +187,7 @@ void move_under_a_push(bool shared) {
   moved.epoch = 5;
   std::ranges::replace(moved.server_of_slot, uint16_t{0}, uint16_t{2});
   backend->reroute(moved, {{uint16_t{2}, "127.0.0.1:" + std::to_string(cluster[2].port())}});
-  pull();  // from the new owner
+  pull();  // this goes to the new owner
   under_way->wait();
   CHECK(pull() == std::vector<float>(4 * keys.size(), 6.0f));
 }
@@ -232,7 +232,7 @@ int takes(SlotTarget& over, std::span<const uint8_t> image, uint64_t transfer = 
   return over.receive(answer).empty() ? static_cast<int>(answer.step) : -1;
 }
 
-// Transfers the ownership of slot 0. Returns the number of slots that the target accepted.
+// Transfers the ownership of slot 0 to the target. Returns the number of slots that the target accepted.
 size_t owns_all(SlotTarget& over, std::span<const uint8_t> image, uint64_t transfer = 0) {
   BatchWriter batch(false);
   batch.begin(0, transfer);
@@ -245,7 +245,7 @@ size_t owns_all(SlotTarget& over, std::span<const uint8_t> image, uint64_t trans
   return decode_answer(body).taken.size();
 }
 
-// The reply may be lost although the frame arrives, on a connection that the source has given up.
+// The reply may be lost although the frame arrives over a connection that the source has given up.
 TEST(a_slot_that_is_given_again_by_another_connection_is_said_to_be_there) {
   Three cluster;
   for (const auto& store : cluster.stores) store->declare(table(0, 4));
@@ -262,7 +262,7 @@ TEST(a_slot_that_is_given_again_by_another_connection_is_said_to_be_there) {
   CHECK(cluster[2].owned() == std::vector<uint16_t>{0});
 }
 
-// The source got no reply, offers the slot again, and does not know that the slot went on to a third server.
+// The source got no reply and offers the slot again. It does not know that the slot has moved on to a third server.
 TEST(a_transfer_that_was_accepted_and_passed_on_is_not_accepted_again) {
   Three cluster;
   for (const auto& store : cluster.stores) store->declare(table(0, 4));
@@ -277,11 +277,11 @@ TEST(a_transfer_that_was_accepted_and_passed_on_is_not_accepted_again) {
   CHECK(owns_all(second, image, 7) == 1);  // the server had accepted this transfer, and says so
   CHECK(takes(first, image, 7) == 1);
   cluster[2].expect_anew();
-  CHECK(owns_all(first, image, 7) == 1);  // also after expect_anew(), which refuses only new transfers here
+  CHECK(owns_all(first, image, 7) == 1);  // even after expect_anew(), which here refuses only new transfers
   CHECK(cluster[2].owned().empty());
   CHECK(owns_all(first, image, 8) == 0);
   SlotTarget third(source, to);
-  // A refused transfer stays refused, because the source may have opened the slot again.
+  // A transfer that was refused stays refused, because the source may have opened the slot again.
   CHECK(owns_all(third, image, 8) == 0);
   CHECK(owns_all(third, image, 9) == 1);  // a new transfer
   CHECK(cluster[2].owned() == std::vector<uint16_t>{0});

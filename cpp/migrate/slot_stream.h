@@ -1,5 +1,5 @@
-// Sends slots to another server. A thread copies whole slots and sends them one after the other, while the owner of the
-// SlotStream reads the replies. Copying, sending and importing therefore overlap. Used by handover.cpp.
+// Sends slots to another server. A thread copies whole slots and sends them one after another, while the owner of the
+// SlotStream reads the replies. Copying, sending and importing therefore overlap. handover.cpp uses this file.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,8 @@ namespace springtide {
 
 constexpr uint64_t kReplyBytes = 1 << 16;
 
-// A connection to the server that receives slots: TCP, or a Unix socket on one host. Replies come in order.
+// A connection to the server that receives slots, over TCP or, on one host, over a Unix socket. Replies arrive in the
+// order of the requests.
 class SlotTarget {
  public:
   // PeerLost
@@ -57,8 +58,8 @@ class SlotTarget {
     }
   }
 
-  // Throws PeerLost. The target reads a body in the shared window in place, so the body must not change until the
-  // reply.
+  // Throws PeerLost. The target reads a body in the shared window in place, so the body must not change until the reply
+  // arrives.
   void send(Kind kind, uint64_t slot, std::span<const uint8_t> body, uint64_t transfer = 0) {
     FrameHeader header;
     header.kind = static_cast<uint8_t>(kind);
@@ -77,7 +78,8 @@ class SlotTarget {
     }
     if (send_frame(link_.line(), header, body) != Io::ok) throw PeerLost("went away");
   }
-  // Returns why the target refused, or an empty string. PeerLost if no reply came. `body` gets the body of the reply.
+  // Returns the reason why the target refused, or an empty string. Throws PeerLost if no reply arrived. `body` gets the
+  // body of the reply.
   std::string receive(FrameHeader& answer) {
     std::vector<uint8_t> body;
     return receive(answer, body);
@@ -91,8 +93,7 @@ class SlotTarget {
     return answer.status == static_cast<uint16_t>(Status::ok) ? "" : text_of(body) + " ";
   }
 
-  // Shared memory for images; invalid where the target is on another host. Call this function once, before anything is
-  // sent.
+  // Shared memory for images; invalid if the target is on another host. Call it once, before anything is sent.
   const Window& share(uint64_t bytes) {
     if (!local_) return window_;
     Window window = Window::create(bytes);
@@ -115,10 +116,10 @@ class SlotTarget {
   uint64_t sent_ = 0, received_ = 0;
 };
 
-// Limits copying to a quarter of a core here, and importing to as much at the target.
+// Limits the copying on this server to a quarter of a core, and the importing on the target to the same.
 constexpr double kSleepPerWork = 3;
-constexpr double kShortestSleep = 0.001;  // seconds; shorter sleeps are added up
-constexpr double kLongestSleep = 0.2;     // seconds; limits the wait for a thread that must stop
+constexpr double kShortestSleep = 0.001;  // seconds; shorter sleeps are added up until they reach this length
+constexpr double kLongestSleep = 0.2;     // seconds; a thread that must stop waits at most this long
 
 inline double cpu_seconds() {
   timespec used{};
@@ -132,7 +133,7 @@ class CopyThrottle {
   explicit CopyThrottle(const ServerState& state)
       : state_(state), requests_before_(requests()), cpu_before_(cpu_seconds()) {}
 
-  // Sleeps in proportion to the CPU time used, if requests arrived since the last sleep. Returns the seconds slept.
+  // If requests arrived since the last sleep, sleeps in proportion to the CPU time used. Returns the seconds slept.
   double pause() {
     const double now = cpu_seconds(), sleep = std::min(kSleepPerWork * (now - cpu_before_), kLongestSleep);
     if (sleep < kShortestSleep) return 0;
@@ -152,16 +153,16 @@ class CopyThrottle {
   double cpu_before_;  // CPU seconds of this thread at the last pause
 };
 
-constexpr size_t kSlotsAhead = 16;          // slots whose images may be in flight
-constexpr uint64_t kBytesAhead = 64 << 20;  // bytes of images that may be in flight
+constexpr size_t kSlotsAhead = 16;          // most slots whose images may be in flight
+constexpr uint64_t kBytesAhead = 64 << 20;  // most bytes of images that may be in flight
 constexpr size_t kSlotsACut = 16;
-constexpr uint64_t kRoom = 4 << 20;  // shared memory for one image; larger images go through the socket
+constexpr uint64_t kRoom = 4 << 20;  // bytes of shared memory for one image; larger images go through the socket
 
 class SlotStream : public NoCopy {
  public:
   struct Sent {
     uint16_t slot = 0;
-    uint64_t cut = 0;  // made before the image: later changes may be missing from it
+    uint64_t cut = 0;  // the cut was made before the image, so the image may lack changes after it
     uint64_t bytes = 0;
   };
 
@@ -170,7 +171,7 @@ class SlotStream : public NoCopy {
     for (const uint16_t slot : slots_) transfer_ids_.push_back(state.transfer_ids.at(slot));
     thread_ = std::thread([this] { send_all(); });
   }
-  // Stops sending; cuts the connection unless all was sent.
+  // Stops sending. If not all was sent, cuts the connection.
   ~SlotStream() {
     {
       const std::lock_guard hold(mutex_);
@@ -181,7 +182,7 @@ class SlotStream : public NoCopy {
     thread_.join();
   }
 
-  // Returns the image whose reply has arrived; must be called once per reply.
+  // Returns the image whose reply has arrived. Call it once for each reply.
   Sent arrived() {
     const std::lock_guard hold(mutex_);
     if (under_way_.empty()) throw PeerLost("sent a reply without a request");
@@ -191,7 +192,7 @@ class SlotStream : public NoCopy {
     room_.notify_all();
     return oldest;
   }
-  // Sends begun plus sends ended: odd while an image is being sent.
+  // The number of sends that began plus the number that ended; it is odd while an image is being sent.
   uint64_t sends() const { return sends_; }
   // Rethrows the error that ended the thread.
   void rethrow() {
@@ -213,7 +214,7 @@ class SlotStream : public NoCopy {
           if (over_) return;
         }
         if (i % kSlotsACut == 0) cut = state_.store.cut();
-        // The last image in this part is acknowledged, because at most kSlotsAhead are in flight.
+        // The last image in this part of the window is acknowledged, because at most kSlotsAhead images are in flight.
         if (window_.valid()) {
           image.write_into({window_.at(i % kSlotsAhead * kRoom, kRoom, 64), kRoom});
         }

@@ -1,5 +1,5 @@
-// Whole slots in one frame, by value and by reference. Reading a process's memory gives the same rows as sending them,
-// and torn, foreign or missing data is refused.
+// Tests whole slots in one frame, by value and by reference. Reading the memory of a process gives the same rows as
+// sending them, and torn, foreign or missing data is refused.
 
 #include <unistd.h>
 
@@ -12,7 +12,8 @@ using namespace springtide;
 
 namespace {
 
-// Rows, keys that wait for admission, and an optimizer with a number beside its vectors.
+// A store with rows, with keys that wait for admission, and with an optimizer that has a number in addition to its
+// vectors.
 std::unique_ptr<Store> filled() {
   auto store = std::make_unique<Store>(StoreOptions{.slots = kSlots, .seed = 5});
   TableSpec plain = table(0, 4), choosy = table(1, 9);
@@ -108,7 +109,7 @@ TEST(rows_that_cannot_be_read_are_refused) {
   CHECK_THROWS(BadInput, read_slot(getpid(), said, image));
 }
 
-// As from another host: the rows themselves, not references.
+// The rows themselves are sent, as from another host, instead of references.
 TEST(whole_slots_in_one_frame_are_the_targets_then_and_what_it_has_already_is_said_to_be_there) {
   Cluster cluster(2);
   for (const auto& store : cluster.stores) store->declare(table(0, 4));

@@ -41,7 +41,7 @@ std::vector<uint8_t> expect(Line line, Kind kind, size_t bytes, FrameHeader& hea
   return body;
 }
 
-// On the client: an error reply of the server is final (except `busy`), a broken connection is not.
+// On the client, an error reply of the server is permanent (except `busy`), and a broken connection is not.
 void raise(const FrameHeader& header, const std::string& why) {
   if (why.empty()) return;
   const bool other_version = header.magic == kMagic && header.version != kVersion;
@@ -126,7 +126,7 @@ Welcome offer_handshake(Line line, const std::string& secret, FrameHeader who) {
 Fd connect_on_host(const Welcome& terms, const std::string& secret, const FrameHeader& who, double timeout_s) {
   if (terms.local_name[0] == '\0') return Fd();
   Fd local = connect_local(terms.local_name.data());
-  if (!local) return Fd();  // another host, or another network namespace
+  if (!local) return Fd();  // the peer is on another host, or in another network namespace
   set_timeouts(local.get(), timeout_s, timeout_s);
   try {
     return offer_handshake(local.get(), secret, who).instance == terms.instance ? std::move(local) : Fd();

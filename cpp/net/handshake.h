@@ -1,5 +1,5 @@
-// How a connection starts: both sides prove the job's secret over fresh random numbers, then the server sends its
-// terms.
+// The start of a connection. Both sides prove that they know the job's secret, with fresh random numbers. Then the
+// server sends its terms.
 //
 //   client                                   server
 //   hello(nonce c)                  ─►
@@ -26,33 +26,36 @@ struct Welcome {
   uint32_t slots = 0;
   uint32_t epoch = 0;
   uint32_t generation = 0;
-  uint64_t instance = 0;              // random, drawn at the start: distinguishes two servers at one address
+  // a random number drawn at the start, which distinguishes two servers at one address
+  uint64_t instance = 0;
   uint64_t max_frame_bytes = 0;       // larger frames are refused
-  uint32_t credit_requests = 0;       // requests that a client may have in flight
-  uint32_t workers = 0;               // bsp: parts of one step
+  uint32_t credit_requests = 0;       // number of requests that a client may have in flight
+  uint32_t workers = 0;               // bsp: number of parts of one step
   uint64_t credit_bytes = 0;          // bytes of requests that a client may have in flight
-  uint64_t step_wait_ms = 0;          // bsp: how long a pull waits for the previous step
-  std::array<char, 96> local_name{};  // abstract Unix socket for peers on this host; empty: none
+  uint64_t step_wait_ms = 0;          // bsp: how long a pull waits for the previous step, in ms
+  std::array<char, 96> local_name{};  // name of an abstract Unix socket for peers on this host; empty if there is none
 };
 static_assert(sizeof(Welcome) == 152);
 
-// Server's side. Returns an empty string if the client is accepted; `who` then has its hello. Otherwise returns why it
-// was refused; the client gets the same text. After the client has proved the secret, `busy` is called: it returns why
-// there is no room for the client, or an empty string.
+// Runs the server's side. Returns an empty string if the client is accepted; `who` then has the client's hello.
+// Otherwise returns the reason why the client was refused, which the client gets too. After the client has proved that
+// it knows the secret, `busy` is called. It returns the reason why there is no room for the client, or an empty string.
 std::string accept_handshake(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who,
                              const std::function<std::string()>& busy);
-// Client's side. `who` carries rank, incarnation, generation, epoch. Throws PeerLost or HandshakeRefused.
+// Runs the client's side. `who` carries rank, incarnation, generation, epoch. Throws PeerLost or HandshakeRefused.
 Welcome offer_handshake(Line line, const std::string& secret, FrameHeader who);
 
-// A second connection to the same server through its Unix socket; invalid unless the server runs on this host.
+// Opens a second connection to the same server through its Unix socket. The result is invalid unless the server runs on
+// this host.
 Fd connect_on_host(const Welcome& terms, const std::string& secret, const FrameHeader& who, double timeout_s);
-// Shares a window over such a connection. Returns false if the server did not accept it. `who` as in offer_handshake.
+// Shares a window over such a connection. Returns false if the server did not accept it. `who` is the same as in
+// offer_handshake.
 bool share_window(int fd, FrameHeader who, const Window& window);
 
 std::string random_bytes(size_t count);
 
-// Limits connections that have not completed the handshake: shuts down overdue connections, and the oldest if there are
-// too many. The same code in Python: springtide/rpc/transport/auth.py.
+// Limits connections that have not completed the handshake. Shuts down overdue connections and, if there are too many,
+// the oldest. springtide/rpc/transport/auth.py does the same in Python.
 class PendingHandshakes {
  public:
   PendingHandshakes(size_t most, double within_s) : most_(most), within_s_(within_s) {}
@@ -64,14 +67,14 @@ class PendingHandshakes {
     pending_[++last_ticket_] = {fd, Clock::now() + seconds_of(within_s_)};
     return last_ticket_;
   }
-  // Ends the handshake; must be called before the socket is closed. Returns false if the connection was shut down
-  // before.
+  // Ends the handshake. Call it before the socket is closed. Returns false if the connection has already been shut
+  // down.
   bool end(uint64_t ticket) {
     const std::lock_guard lock(mutex_);
     return pending_.erase(ticket) != 0;
   }
-  // Shuts down overdue handshakes. Returns the time when the next connection becomes overdue; Clock::time_point::max()
-  // without pending handshakes.
+  // Shuts down overdue handshakes. Returns the time at which the next connection becomes overdue, or
+  // Clock::time_point::max() if no handshake is pending.
   Clock::time_point shut_overdue() {
     const std::lock_guard lock(mutex_);
     while (!pending_.empty() && pending_.begin()->second.deadline <= Clock::now()) shut_oldest();

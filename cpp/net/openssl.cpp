@@ -15,7 +15,7 @@ struct Libraries {
   void* crypto = nullptr;
 };
 
-// Prefers libraries that are already loaded: a second version would work, but take memory.
+// Prefers libraries that are already loaded. A second version would work, but would take memory.
 Libraries open_libraries() {
   constexpr std::array<std::array<const char*, 2>, 2> known = {
       {{"libssl.so.3", "libcrypto.so.3"}, {"libssl.so.1.1", "libcrypto.so.1.1"}}};
@@ -53,7 +53,8 @@ OpenSsl load() {
 }  // namespace
 
 const OpenSsl& openssl() {
-  static const OpenSsl all = load();  // never unloaded, because other threads may use the library when the process ends
+  // never unloaded, because other threads may still use the library when the process ends
+  static const OpenSsl all = load();
   return all;
 }
 

@@ -38,7 +38,7 @@ void close_all() {
   }
 }
 
-// Maximum bytes of one receive call. The timeout then requires a minimum rate, whatever the size of a frame.
+// Most bytes to receive in one call. With this limit, the timeout requires a minimum rate, for frames of any size.
 constexpr size_t kReceiveAtOnce = 4 << 20;
 
 struct FreeAddresses {
@@ -103,7 +103,8 @@ struct WithFd {
     message.msg_iov = &body;
     message.msg_iovlen = 1;
     message.msg_control = control.data();
-    message.msg_controllen = CMSG_LEN(sizeof(int));  // exact: the padding has room for a second descriptor
+    // the exact length, because the padding has room for a second descriptor
+    message.msg_controllen = CMSG_LEN(sizeof(int));
   }
 };
 

@@ -1,5 +1,5 @@
-// Sockets with deadlines. Results distinguish a peer that stopped in the middle of a message from a peer that closed
-// the connection. Next: handshake.h.
+// Sockets with timeouts. The result says whether a peer stopped in the middle of a message or closed the connection.
+// Next: handshake.h.
 #pragma once
 
 #include <sys/uio.h>
@@ -62,20 +62,21 @@ enum class Io : uint8_t {
   failed,   // errno says why
 };
 
-// Port 0 takes a free port; `bound` gets the port. PortTaken, or BadInput for an invalid host.
+// With port 0, takes a free port. `bound` gets the port. Throws PortTaken, or BadInput for an invalid host.
 Fd listen_tcp(const std::string& host, uint16_t port, uint16_t& bound);
 Fd listen_local(const std::string& name);  // abstract Unix socket: no file, ends with the process
 
-// Returns an invalid Fd on failure, with the reason in errno.
+// Returns an invalid Fd on failure; errno has the reason.
 Fd connect_tcp(const std::string& host, uint16_t port, Clock::time_point deadline);
 Fd connect_local(const std::string& name);
 
 void tune_tcp(int fd);  // no delay; keepalive that detects lost peers within seconds
-void set_timeouts(Line line, double receive_s, double send_s);  // 0: forever
+void set_timeouts(Line line, double receive_s, double send_s);  // seconds; 0 means to wait forever
 
-// Sent or filled buffers are removed from the list.
+// Sends the buffers, and removes those that were sent from the list.
 Io send_all(Line line, std::vector<iovec>& buffers);
-// Sends as much as possible without blocking. `ok` with buffers left means that the socket would have blocked.
+// Sends as much as possible without blocking. If the result is `ok` and buffers are left, the socket would have
+// blocked.
 Io send_some(Line line, std::vector<iovec>& buffers);
 Io receive_all(Line line, void* out, size_t bytes);
 Io receive_all(Line line, std::vector<iovec>& buffers);
@@ -84,19 +85,20 @@ Io receive_all(Line line, std::vector<iovec>& buffers);
 Io send_with_fd(int fd, std::span<const uint8_t> bytes, int passed);
 Io receive_with_fd(int fd, void* out, size_t bytes, Fd& passed);
 
-// Pid of a local connection's peer; 0 if the connection is not local or the pid is not visible here.
+// Returns the process id of a local connection's peer. Returns 0 if the connection is not local or the process is not
+// visible here.
 int peer_process(int fd);
 
 void shut_reading(int fd);
 void shut_both(int fd);
-// Shuts down this side, and briefly reads the rest from the peer. Otherwise a TCP reset could discard our last
-// message.
+// Shuts down this side, and then reads what is left from the peer for a short time. Otherwise, a TCP reset could
+// discard this side's last message.
 void close_gently(int fd);
 size_t total_bytes(std::span<const iovec> buffers);
 void advance(std::vector<iovec>& buffers, size_t bytes);  // drops the first `bytes` of the list
 
-// Closes inherited sockets in forked children (data loader workers). Connections belong to the process that
-// made them: a server then notices when the parent exits.
+// Closes inherited sockets in forked children (data loader workers). Connections belong to the process that opened
+// them, so a server notices when that process exits.
 void close_in_children(int fd);  // from now until forget_in_children
 void forget_in_children(int fd);
 

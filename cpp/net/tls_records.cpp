@@ -117,7 +117,7 @@ bool RecordCipher::open(const uint8_t* record, uint8_t* out, size_t& bytes, Reco
                      o_.EVP_CIPHER_CTX_ctrl(ctx_, kSetTag, kRecordTag, tag.data()) == 1 &&
                      o_.EVP_CipherFinal_ex(ctx_, &nothing, &none) == 1;
   if (!whole) return false;
-  while (last == 0 && bytes > 0) last = out[--bytes];  // skips padding, zeros after the kind
+  while (last == 0 && bytes > 0) last = out[--bytes];  // skips the padding, which is zeros after the kind
   kind = static_cast<RecordKind>(last);
   return bytes <= kRecord;
 }

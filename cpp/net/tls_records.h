@@ -1,4 +1,4 @@
-// Encrypts or decrypts TLS 1.3 records (RFC 8446, section 5) of one direction, directly between the caller's memory and
+// Encrypts or decrypts TLS 1.3 records (RFC 8446, section 5) in one direction, directly between the caller's memory and
 // the socket buffer. OpenSSL does the handshake and the cipher. SSL_read and SSL_write would copy each byte two more
 // times (docs/design/tls.md).
 #pragma once
@@ -13,16 +13,16 @@ namespace springtide {
 
 constexpr size_t kRecord = 16384;  // maximum bytes of plain text in one record
 constexpr size_t kRecordHeader = 5, kRecordTag = 16;
-constexpr size_t kSealed = kRecordHeader + kRecord + 1 + kRecordTag;  // maximum size of a record that we make
-constexpr size_t kLongest = kRecordHeader + kRecord + 256;            // maximum size of a record that we accept
+constexpr size_t kSealed = kRecordHeader + kRecord + 1 + kRecordTag;  // maximum size of a record that this side makes
+constexpr size_t kLongest = kRecordHeader + kRecord + 256;            // maximum size of a record that this side accepts
 
 enum class RecordKind : uint8_t { alert = 21, handshake = 22, data = 23 };
 
-// Secrets of a handshake, filled in by OpenSSL's callback (tls_session.cpp).
+// Secrets of a handshake, which OpenSSL's callback sets (tls_session.cpp).
 struct TlsSecrets {
   Digest caller{}, listener{};
   bool has_caller = false, has_listener = false;
-  void note(const char* line);  // as in a key log: LABEL CLIENT_RANDOM SECRET
+  void note(const char* line);  // takes a line of a key log: LABEL CLIENT_RANDOM SECRET
 };
 
 struct RecordKey {
@@ -41,8 +41,9 @@ class RecordCipher : public NoCopy {
 
   // Encrypts one record. `out` has room for kSealed bytes. Returns the size of the record.
   size_t seal(RecordKind kind, const uint8_t* from, size_t bytes, uint8_t* out);
-  // Decrypts a whole record, header included. `out` has room for the text without its last byte, which is the kind.
-  // Returns false if the record was changed or belongs to another connection; `out` is then undefined.
+  // Decrypts a whole record, including its header. `out` has room for the text. The kind, which is the last byte, is
+  // not written to it. Returns false if the record was changed or belongs to another connection; `out` is then
+  // undefined.
   bool open(const uint8_t* record, uint8_t* out, size_t& bytes, RecordKind& kind);
   void take_next_key();
   uint64_t sealed() const { return bytes_; }  // bytes encrypted with the current key

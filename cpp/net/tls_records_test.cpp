@@ -1,4 +1,4 @@
-// Records of TLS 1.3: keys equal the standard's example, and changed records are rejected.
+// Tests records of TLS 1.3: the keys equal those of the standard's example, and changed records are rejected.
 #include "net/tls_records.h"
 
 #include <algorithm>
@@ -84,7 +84,7 @@ TEST(a_record_that_was_changed_left_out_or_repeated_is_refused) {
 
 TEST(padding_is_taken_off) {
   Pair pair;
-  // text, its kind, two zeros; then the kind that `seal` adds: a zero as well
+  // the text, its kind, and two zeros; the kind that `seal` adds is also a zero
   pair.seal({5, 6, static_cast<uint8_t>(RecordKind::data), 0, 0}, static_cast<RecordKind>(0));
   CHECK(pair.open() && pair.kind == RecordKind::data && pair.bytes == 2 && pair.text[1] == 6);
 }

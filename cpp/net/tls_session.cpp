@@ -35,7 +35,7 @@ struct TlsContext : NoCopy {
 
 namespace {
 
-constexpr int kSecrets = 0;  // index of TlsSecrets in an Ssl's own data
+constexpr int kSecrets = 0;  // index of the TlsSecrets in the data that an Ssl carries
 
 constexpr int kSetMinimum = 123, kTls13 = 0x0304;
 constexpr int kVerifyPeer = 1, kFailWithout = 2;
@@ -112,7 +112,7 @@ void note_secret(const Ssl* ssl, const char* line) {
   if (secrets != nullptr) secrets->note(line);
 }
 
-// Loads the folder's files. Returns null and sets `why` if certificate and key do not match.
+// Loads the files of a folder. Returns null and sets `why` if certificate and key do not match.
 std::shared_ptr<TlsContext> read(const std::string& folder, std::string& why) {
   const OpenSsl& o = openssl();
   o.ERR_clear_error();
@@ -142,9 +142,9 @@ std::shared_ptr<TlsContext> read(const std::string& folder, std::string& why) {
 constexpr int kErrorSsl = 1, kWantRead = 2;
 constexpr int kRetryRead = 0x01 | 0x08, kRetryFlags = 0x0f;
 constexpr int kFlush = 11;
-constexpr int kSource = 0x0400;         // a kind of BIO that is a source or sink of bytes
-constexpr size_t kAhead = 128 << 10;    // maximum bytes read from the socket by one call
-constexpr size_t kBatch = 8 * kRecord;  // maximum bytes encrypted and then sent by one call
+constexpr int kSource = 0x0400;         // a kind of BIO that reads or writes bytes
+constexpr size_t kAhead = 128 << 10;    // most bytes to read from the socket in one call
+constexpr size_t kBatch = 8 * kRecord;  // most bytes to encrypt and then send in one call
 constexpr size_t kLeast = 2 * kRecord;
 // Maximum number of records in a batch: eight full records, one record of small buffers before them, one after them,
 // and one key update.
@@ -152,9 +152,9 @@ constexpr size_t kGoing = 11 * kSealed;
 constexpr uint8_t kKeyUpdate = 24, kNewTicket = 4;
 constexpr uint8_t kCloseNotify = 0;
 
-// Number of bytes of a message to encrypt next. Batches are small at both ends of a message, so that the other side
-// starts to decrypt early and has little left at the end. Large batches there made an exchange of 1 MB take 8% longer.
-// In between, batches are large, for fewer calls.
+// Returns how many bytes of a message to encrypt next. Batches are small at both ends of a message, so that the other
+// side starts to decrypt early and has little left at the end. With large batches at both ends, an exchange of 1 MB
+// takes 8% longer. In the middle of a message, batches are large, so that there are fewer calls.
 size_t batch_of(size_t done, size_t left) {
   return std::min({kBatch, std::max(kLeast, done), std::max(kLeast, left / 2)}) / kRecord * kRecord;
 }
@@ -164,7 +164,7 @@ int milliseconds(double seconds) {
   return static_cast<int>(std::clamp(std::ceil(seconds * 1000), 1.0, static_cast<double>(INT_MAX)));
 }
 
-// 1: ready, 0: not in time, -1: failed.
+// Returns 1 if the socket is ready, 0 if it was not ready in time, and -1 on failure.
 int wait_for(int fd, short what, int ms) {
   pollfd wait{fd, what, 0};
   int ready = 0;
@@ -275,7 +275,7 @@ void TlsSession::shake_hands(Ssl* ssl, double within_s) {
     const std::string reason = code == kErrorSsl ? tls_error() : "";
     const double left = -since(deadline);
     send_ms_ = milliseconds(std::max(left, 0.001));
-    const Io io = flush(true);  // also sends an alert with the reason of a failure
+    const Io io = flush(true);  // also sends an alert with the reason for a failure
     if (code == kErrorSsl && !ended_) {
       const long verdict = o_.SSL_get_verify_result(ssl);
       if (verdict != 0 && reason == "certificate verify failed") {
@@ -346,7 +346,7 @@ void TlsSession::seal_records(RecordKind kind, const uint8_t* from, size_t bytes
 
 size_t TlsSession::seal(const std::vector<iovec>& buffers, size_t most) {
   if (sealer_->sealed() >= rekey_bytes_ || asked_for_key_.exchange(false)) {
-    const uint8_t update[] = {kKeyUpdate, 0, 0, 1, 0};  // does not request a key update from the other side
+    const uint8_t update[] = {kKeyUpdate, 0, 0, 1, 0};  // asks the other side for no key update
     seal_records(RecordKind::handshake, update, sizeof update);
     sealer_->take_next_key();
   }

@@ -1,7 +1,7 @@
-// TLS on one connected socket: handshake, then send and receive like on a plain socket (socket.h). One thread may send
-// while another receives. OpenSSL does the handshake, tls_records.h the records. The session requires TLS 1.3 and a
-// valid certificate of the job's authority with the job's name. A caller also checks the listener's role. Host names
-// are not checked, because servers move.
+// TLS on one connected socket: a handshake, and then sending and receiving as on a plain socket (socket.h). One thread
+// may send while another receives. OpenSSL does the handshake, and tls_records.h does the records. The session requires
+// TLS 1.3 and a valid certificate of the job's authority with the job's name. A caller also checks the role of the
+// listener. Host names are not checked, because servers move.
 #pragma once
 
 #include <sys/uio.h>
@@ -23,8 +23,8 @@ namespace springtide {
 
 struct TlsContext;  // this process's certificates
 
-// Reads ca.crt, tls.crt and tls.key from the folder, and reads them again when they change. BadInput if they are
-// missing or do not match each other. The same code in Python: springtide/rpc/transport/tls.py.
+// Reads ca.crt, tls.crt and tls.key from the folder, and reads them again when they change. Throws BadInput if they are
+// missing or do not match each other. springtide/rpc/transport/tls.py does the same in Python.
 std::shared_ptr<const TlsContext> tls_context(const std::string& folder);
 
 enum class TlsSide : uint8_t { caller, listener };
@@ -32,9 +32,10 @@ enum class TlsSide : uint8_t { caller, listener };
 struct TlsOptions {
   std::string folder;
   TlsSide side = TlsSide::caller;
-  std::string role;  // required role of the other side; empty: any role of this job
+  std::string role;  // role that the other side must have; empty: any role of this job
   double within_s = 10;
-  // Reads no byte beyond the current record, so that poll() reports the next one. Messages must end with a record.
+  // Reads no byte after the current record, so that poll() reports the next record. Messages must then end with a
+  // record.
   bool exact = false;
   // An AES-GCM key is safe for about 2^24 records; the session changes the key long before.
   uint64_t rekey_bytes = 32ULL << 30;
@@ -42,19 +43,19 @@ struct TlsOptions {
 
 class TlsSession : public NoCopy {
  public:
-  // Does the handshake. HandshakeRefused if one side rejects the other, PeerLost if the connection broke or took too
-  // long, BadInput if our own certificates are invalid.
+  // Does the handshake. Throws HandshakeRefused if one side rejects the other, PeerLost if the connection broke or took
+  // too long, and BadInput if this side's certificates are invalid.
   TlsSession(int fd, const TlsOptions& options);
   ~TlsSession();
 
   void set_timeouts(double receive_s, double send_s);  // 0: forever
-  // Buffers left in the list, because the socket would have blocked, must be the first buffers of the next call.
+  // If buffers are left in the list because the socket would have blocked, the next call must begin with them.
   Io send(std::vector<iovec>& buffers, bool wait);
   Io receive(void* out, size_t bytes);
   Io receive(std::vector<iovec>& buffers);
 
-  std::string why() const;  // after Io::failed; empty if errno has the reason
-  bool refused() const;     // the other side has rejected us
+  std::string why() const;  // the reason after Io::failed; empty if errno has the reason
+  bool refused() const;     // true if the other side has rejected this side
 
  private:
   static int read_socket(Bio* bio, char* out, int bytes);
@@ -65,12 +66,13 @@ class TlsSession : public NoCopy {
   void shake_hands(Ssl* ssl, double within_s);
   void check_peer(Ssl* ssl, const std::string& role);
   Io flush(bool wait);
-  // Returns how many bytes of the list are in `going_` now.
+  // Returns how many bytes of the list `going_` now contains.
   size_t seal(const std::vector<iovec>& buffers, size_t most);
   void seal_records(RecordKind kind, const uint8_t* from, size_t bytes);
   Io receive_some(uint8_t* out, size_t bytes, size_t& got);
-  size_t record_begun() const;  // size of the record at `at_`; the header's size until the header has arrived
-  Io fetch();                   // reads more from the socket
+  // size of the record at `at_`; until the record's header has arrived, the size of a header
+  size_t record_begun() const;
+  Io fetch();  // reads more from the socket
   Io open_record(size_t record, uint8_t* out, size_t bytes, size_t& got);
   Io take_word(RecordKind kind, const uint8_t* text, size_t bytes);  // handles alerts and handshake messages
   Io failed(const std::string& why, bool refused = false);
@@ -82,22 +84,22 @@ class TlsSession : public NoCopy {
   const uint64_t rekey_bytes_;
   int receive_ms_ = -1, send_ms_ = -1;
 
-  // Used by the sending thread:
+  // Only the sending thread uses these:
   std::optional<RecordCipher> sealer_;
   std::unique_ptr<uint8_t[]> going_;  // encrypted bytes; those from `gone_` to `made_` are not sent yet
   size_t made_ = 0, gone_ = 0;
-  size_t sealed_ = 0;                    // bytes of the caller's list that `going_` contains
-  std::unique_ptr<uint8_t[]> gathered_;  // collects small buffers to one record
+  size_t sealed_ = 0;                    // how many bytes of the caller's list are in `going_`
+  std::unique_ptr<uint8_t[]> gathered_;  // small buffers that are collected into one record
 
-  // Used by the receiving thread:
+  // Only the receiving thread uses these:
   std::optional<RecordCipher> opener_;
-  std::unique_ptr<uint8_t[]> ahead_;  // bytes read from the socket, from `at_` to `filled_`
+  std::unique_ptr<uint8_t[]> ahead_;  // bytes that were read from the socket, from `at_` to `filled_`
   size_t at_ = 0, filled_ = 0;
-  std::unique_ptr<uint8_t[]> text_;  // rest of a record that did not fit into the caller's buffer
+  std::unique_ptr<uint8_t[]> text_;  // the rest of a record that did not fit into the caller's buffer
   size_t text_at_ = 0, text_end_ = 0;
   bool ended_ = false;  // the peer has closed its side
 
-  std::atomic<bool> asked_for_key_{false};  // the peer requested a new key for our sending direction
+  std::atomic<bool> asked_for_key_{false};  // true if the other side has requested a new key for what this side sends
   mutable std::mutex mutex_;                // guards the next two
   std::string why_;
   bool refused_ = false;
@@ -108,7 +110,7 @@ class Link {
  public:
   Link() = default;
   Link(Fd fd) : fd_(std::move(fd)) {}  // NOLINT: a socket is a link without TLS
-  // Does the TLS handshake if `tls` has a folder; throws like TlsSession.
+  // Does the TLS handshake if `tls` has a folder. Throws as TlsSession does.
   Link(Fd fd, const TlsOptions& tls) : fd_(std::move(fd)) { begin(tls); }
 
   void begin(const TlsOptions& tls) {

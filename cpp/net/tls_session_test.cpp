@@ -1,4 +1,5 @@
-// TLS on the data plane: the same rows as without TLS, nothing readable on the wire, and no access for strangers.
+// Tests TLS on the data plane: the same rows as without TLS, nothing readable on the network, and no access for
+// strangers.
 #include "net/tls_session.h"
 
 #include <sys/socket.h>
@@ -20,8 +21,8 @@ using namespace springtide;
 
 namespace {
 
-// Certificates valid for a hundred years: of a job "mine", of another authority with a job of the same name, and two of
-// the first authority that must be refused (expired, another job). The keys protect nothing.
+// Certificates that are valid for a hundred years: of a job "mine", of another authority with a job of the same name,
+// and two of the first authority that must be refused (one expired, one of another job). The keys protect nothing.
 const char* const kMineCa = R"(-----BEGIN CERTIFICATE-----
 MIIBxjCCAWygAwIBAgIUPKeZM8CAMlqgDmc1u+NFAI+iMDgwCgYIKoZIzj0EAwIw
 LjEYMBYGA1UECgwPc3ByaW5ndGlkZSBtaW5lMRIwEAYDVQQDDAlhdXRob3JpdHkw
@@ -149,7 +150,8 @@ vfmRWPWPUH7ljHqQFnCeo0iWgMsREhlxh9kr5+5gWwuJNshSUEEnuJVT
 -----END PRIVATE KEY-----
 )";
 
-// Certificate folders as processes of a job have them, in a temporary folder that is deleted with this object.
+// Folders with certificates, as processes of a job have them. They are in a temporary folder, which is deleted with
+// this object.
 class Certificates {
  public:
   Certificates() {
@@ -203,7 +205,7 @@ struct Pair {
   explicit Pair(bool exact = false, uint64_t rekey_bytes = 1 << 30) {
     int both[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, both) == 0);
-    const int bytes = 4096;  // so that socket buffers fill up soon
+    const int bytes = 4096;  // small, so that socket buffers fill up soon
     for (const int fd : both) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     Fd left(both[0]), right(both[1]);
     std::thread other(
@@ -221,7 +223,7 @@ std::vector<uint8_t> noise(std::mt19937_64& random, size_t bytes) {
   return made;
 }
 
-// In pieces of any size, some of them empty.
+// Divides the bytes into pieces of any size, some of them empty.
 std::vector<iovec> pieces_of(std::vector<uint8_t>& bytes, std::mt19937_64& random) {
   std::vector<iovec> pieces;
   for (size_t at = 0; at < bytes.size();) {
@@ -237,7 +239,7 @@ std::vector<iovec> pieces_of(std::vector<uint8_t>& bytes, std::mt19937_64& rando
 
 TEST(pulls_pushes_and_images_of_slots_are_the_same_with_tls) {
   Secure cluster(2);
-  RemoteBackend backend(cluster.options(true));  // would use shared memory if the server offered it
+  RemoteBackend backend(cluster.options(true));  // this backend would use shared memory if the server offered it
   declare(backend);
   std::mt19937_64 random(1);
   const Routed routed = random_plan(cluster.placement, random, 60000);  // replies of megabytes
@@ -342,7 +344,7 @@ TEST(garbage_silence_and_half_a_handshake_end_and_the_server_goes_on) {
     callers.push_back(connect_tcp("127.0.0.1", cluster[0].port(), Clock::now() + std::chrono::seconds(5)));
     send(callers.back().get(), text.data(), text.size(), MSG_NOSIGNAL);
   }
-  for (const Fd& fd : callers) {  // the server ends each connection: after invalid TLS, or after a timeout
+  for (const Fd& fd : callers) {  // the server ends each connection, after invalid TLS or after a timeout
     set_timeouts(fd.get(), 20, 20);
     char byte = 0;
     ssize_t got = 0;
@@ -361,7 +363,7 @@ TEST(a_peer_that_stops_after_its_certificate_is_dropped) {
   set_timeouts(silent.line(), 20, 20);
   uint8_t byte = 0;
   Io io = Io::ok;
-  while (io == Io::ok) io = receive_all(silent.line(), &byte, 1);  // the server's last message, then the end
+  while (io == Io::ok) io = receive_all(silent.line(), &byte, 1);  // reads the server's last message, and then the end
   CHECK(io == Io::closed || io == Io::failed);
 }
 
@@ -382,7 +384,7 @@ TEST(both_ways_at_once_and_by_bits_all_bytes_arrive_in_order) {
   });
   std::vector<iovec> out = pieces_of(there, random);
   size_t partly = 0;
-  while (!out.empty()) {  // sends as much as the kernel takes, repeatedly, as a peer does
+  while (!out.empty()) {  // again and again sends as much as the kernel takes, as a peer does
     CHECK(send_some(pair.two.line(), out) == Io::ok);
     partly += out.empty() ? 0 : 1;
   }

@@ -28,8 +28,8 @@ class Window {
     }
     return map(std::move(fd), bytes);
   }
-  // Maps a descriptor from a peer. BadInput unless the descriptor is sealed against shrinking; otherwise the peer could
-  // shrink the window while it is in use.
+  // Maps a descriptor from a peer. Throws BadInput unless the descriptor is sealed against shrinking, because otherwise
+  // the peer could shrink the window while it is used.
   static Window adopt(Fd fd, uint64_t limit) {
     const int seals = fd ? fcntl(fd.get(), F_GET_SEALS) : -1;
     struct stat about{};
@@ -57,12 +57,12 @@ class Window {
   bool valid() const { return base_ != nullptr; }
   int fd() const { return fd_.get(); }
   uint64_t size() const { return size_; }
-  // Null unless [offset, offset + bytes) lies inside and offset is a multiple of `align`.
+  // Returns null unless [offset, offset + bytes) lies inside the window and `offset` is a multiple of `align`.
   uint8_t* at(uint64_t offset, uint64_t bytes, uint64_t align) const {
     if (offset % align != 0 || offset > size_ || bytes > size_ - offset) return nullptr;
     return base_ + offset;
   }
-  // Offset of the memory in the window; none if the memory lies outside.
+  // Returns the offset of the memory in the window; none if the memory is outside of it.
   std::optional<uint64_t> offset_of(const void* memory, uint64_t bytes) const {
     const auto address = reinterpret_cast<uintptr_t>(memory), base = reinterpret_cast<uintptr_t>(base_);
     if (base_ == nullptr || address < base || address - base > size_ || bytes > size_ - (address - base)) return {};
@@ -91,7 +91,7 @@ class Window {
 class WindowHeap {
  public:
   explicit WindowHeap(uint64_t bytes) { free_[0] = bytes; }
-  // Returns the offset, a multiple of 64; none if there is no room.
+  // Returns the offset, which is a multiple of 64; none if there is no room.
   std::optional<uint64_t> allocate(uint64_t bytes) {
     const uint64_t need = (bytes + 63) / 64 * 64 + (bytes == 0 ? 64 : 0);
     const std::lock_guard lock(mutex_);

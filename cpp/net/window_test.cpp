@@ -1,4 +1,5 @@
-// The shared window: pieces never overlap, offsets of a peer never reach outside, a window that can shrink is refused.
+// Tests the shared window: pieces never overlap, offsets from a peer never reach outside, and a window that can shrink
+// is refused.
 #include "net/window.h"
 
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-// Directory of all worker caches: which worker caches which row, and its eviction order. Every rank keeps an
-// identical copy, so no messages are needed. A row has at most one owner (cache_plan.h). Used by schedule.h.
+// Directory of all workers' caches: which worker caches which row, and the eviction order of each cache. Every rank
+// keeps an identical copy, so no messages are needed. A row has at most one owner (cache_plan.h). schedule.h uses it.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class Directory {
  public:
   struct Row {
     Key key;
-    uint64_t trained;     // last step that trained the row; the row is dirty until a flush of that step or a later one
+    uint64_t trained;     // last step that trained the row; the row is dirty until a flush of this step or a later one
     RowAt before, after;  // neighbours in its owner's eviction order; `after` is the older row
     TableId table;
     uint16_t owner;
@@ -48,7 +48,7 @@ class Directory {
       if (cell.tag == tag_of(hash) && rows_[cell.row].key == key && rows_[cell.row].table == table) return cell.row;
     }
   }
-  // Prefetch for the two memory accesses of a lookup that may miss all CPU caches.
+  // Prefetches the two memory locations that a lookup reads, because both may miss all CPU caches.
   void prefetch_cell(uint64_t hash) const { prefetch_read(&cells_[home(tag_of(hash))]); }
   void prefetch_row(uint64_t hash) const {
     const Cell cell = cells_[home(tag_of(hash))];
@@ -64,7 +64,7 @@ class Directory {
   uint64_t rows_of(uint32_t worker) const { return count_[worker]; }
   uint64_t rows_of_table(TableId table) const { return table < by_table_.size() ? by_table_[table] : 0; }
 
-  // Adds a row that no worker caches yet. `owner` owns it, but it is not in the eviction order until link().
+  // Adds a row that no worker caches yet. `owner` owns it, but it enters the eviction order only with link().
   RowAt add(TableId table, Key key, uint64_t hash, uint32_t owner) {
     if (2 * (live_ + 1) > mask_) grow();
     RowAt at;
@@ -82,7 +82,7 @@ class Directory {
     ++by_table_[table];
     return at;
   }
-  // Removes an unlinked row. Removal leaves no tombstone: later cells of the probe sequence move into the hole.
+  // Removes an unlinked row. There is no tombstone: later cells of the probe sequence move into the hole.
   void forget(RowAt at) {
     const Row& row = rows_[at];
     size_t hole = home(tag_of(hash_key(row.table, row.key)));
@@ -98,7 +98,7 @@ class Directory {
     --live_;
     free_.push_back(at);
   }
-  // unlink() removes a row from its owner's eviction order. link() adds the row as the newest, trained in `step`.
+  // unlink() removes a row from its owner's eviction order. link() adds a row as the newest, which step `step` trained.
   void unlink(RowAt at) {
     const Row& row = rows_[at];
     const size_t level = this->level(row);
@@ -110,7 +110,7 @@ class Directory {
   }
   void link(RowAt at, uint32_t owner, uint64_t step) {
     Row& row = rows_[at];
-    if (row.owner != owner) row.uses = 0;  // a new owner starts to count uses at 0
+    if (row.owner != owner) row.uses = 0;  // uses start again at 0 when a row gets a new owner
     row.owner = static_cast<uint16_t>(owner);
     row.trained = step;
     row.uses = static_cast<uint16_t>(std::min<size_t>(row.uses + 1, kLevels - 1));
@@ -123,7 +123,7 @@ class Directory {
     filled_[owner * words_ + level / 64] |= uint64_t{1} << level % 64;
     ++count_[owner];
   }
-  // The worker's next victim; kNoRow if the worker caches no row.
+  // Returns the row that the worker evicts next; kNoRow if the worker caches no row.
   RowAt oldest(uint32_t worker) const {
     for (size_t word = 0; word < words_; ++word) {
       const uint64_t bits = filled_[worker * words_ + word];
@@ -131,7 +131,7 @@ class Directory {
     }
     return kNoRow;
   }
-  // All rows of the worker, next victim first.
+  // Returns all rows of the worker, the next to be evicted first.
   std::vector<RowAt> order_of(uint32_t worker) const {
     std::vector<RowAt> found;
     for (size_t level = 0; level < levels_; ++level) {
@@ -152,7 +152,7 @@ class Directory {
   }
 
  private:
-  static constexpr size_t kLevels = 256;        // higher use counts are treated as equal
+  static constexpr size_t kLevels = 256;        // higher use counts count as equal
   static constexpr size_t kFewestCells = 1024;  // a power of two
   static size_t address_space(uint32_t workers, uint64_t capacity_rows) {
     const uint64_t most = std::min<uint64_t>(capacity_rows, (kNoRow - 1) / workers) * workers;
@@ -189,8 +189,8 @@ class Directory {
   }
   size_t level(const Row& row) const { return levels_ == 1 ? 0 : row.uses; }
 
-  const size_t levels_;  // number of use counts that are distinguished; 1 for lru
-  const size_t words_;   // words of `filled_` per worker
+  const size_t levels_;  // how many use counts are distinguished; 1 for lru
+  const size_t words_;   // how many words of `filled_` each worker has
   Arena row_memory_;
   Row* rows_ = nullptr;
   size_t made_ = 0;
@@ -200,7 +200,7 @@ class Directory {
   Cell* cells_ = nullptr;
   size_t mask_ = 0;
   std::vector<Chain> chains_;     // by worker, then by level
-  std::vector<uint64_t> filled_;  // one bit per non-empty chain, in words per worker
+  std::vector<uint64_t> filled_;  // one bit for each chain that is not empty, in words per worker
 
   std::vector<uint64_t> count_;
   std::vector<uint64_t> by_table_;

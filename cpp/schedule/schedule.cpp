@@ -116,7 +116,7 @@ void Scheduler::look_up(size_t first, size_t end) {
   }
 }
 
-// Uses the current state and changes only scratch memory.
+// This uses the current state, and changes only scratch memory.
 Considered Scheduler::consider(std::span<const BatchFeature> features, uint32_t samples, const std::string& policy,
                                const ScheduleWish& wish) {
   batch_.read(features, samples, pool_);

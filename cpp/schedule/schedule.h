@@ -26,17 +26,18 @@ struct SchedulerOptions {
   std::string policy = "laia";  // allocate.h; by name in policies()
   uint64_t seed = 0;
   P2P p2p = P2P::off;
-  uint32_t p2p_trainers = 4;  // maximum number of workers that exchange gradients of a row; with more, the server sums
+  uint32_t p2p_trainers = 4;  // most workers that exchange gradients of a row; if there are more, the server sums
   bool on_demand = true;  // false: every trained row is written back after its step, as if the next batch were unknown
   uint32_t threads = 1;
-  uint32_t profile_every = 8;  // profile the keys of every n-th batch; 0: never
+  uint32_t profile_every = 8;  // profile the keys of every n-th batch; 0 means never
 };
 
 // Options of one call; they must be equal on all ranks.
 struct ScheduleWish {
-  std::span<const TableId> scored = {};  // tables whose keys count in the allocation; empty: all
-  uint32_t best_tables = UINT32_MAX;     // number of these tables to use, highest degree of infrequency first
-  uint32_t effort = 0;                   // for the policy; 0: its default
+  std::span<const TableId> scored = {};  // tables whose keys count in the allocation; empty: all tables
+  // how many of these tables to use, those with the highest degree of infrequency first
+  uint32_t best_tables = UINT32_MAX;
+  uint32_t effort = 0;  // effort of the policy; 0 means the policy's default
 };
 
 enum class Stage : uint8_t { read, profile, look_up, allocate, plan, snapshot };
@@ -53,14 +54,14 @@ struct Scheduled {
 // A set of workers, one bit each.
 using Trainers = std::array<uint64_t, kMostWorkers / 64>;
 
-// The allocation that a policy would choose for a batch, and its transmissions without evictions.
+// The allocation that a policy would choose for a batch, and its number of transmissions without evictions.
 struct Considered {
   std::vector<int32_t> rank_of_sample;
   uint64_t transmissions = 0;
 };
 
 using AllocationPolicy = std::function<void(const AllocationTask&, std::span<int32_t>)>;
-AllocationPolicy policy_called(const std::string& name);  // BadInput lists the known names
+AllocationPolicy policy_called(const std::string& name);  // for an unknown name, throws BadInput with the known names
 
 class Scheduler {
  public:
@@ -71,10 +72,10 @@ class Scheduler {
   // Returns what `policy` would do with the batch, without scheduling it.
   Considered consider(std::span<const BatchFeature> features, uint32_t samples, const std::string& policy,
                       const ScheduleWish& wish = {});
-  // Must be called after a flush: all rows trained up to `step` are on the servers. The plan of the next step may exist
+  // Call this after a flush. All rows trained up to `step` are then on the servers. The plan of the next step may exist
   // already.
   void flushed(uint64_t step);
-  // Must be called when all caches are empty, as after a return to a checkpoint. The step number continues.
+  // Call this when all caches are empty, as after a return to a checkpoint. The step number is not reset.
   void clear();
 
   uint64_t step() const { return step_; }
@@ -106,7 +107,7 @@ class Scheduler {
   void update_directory();
   void evict(uint32_t worker, uint64_t room_for);
 
-  static constexpr size_t kAhead = 16;                // keys between the prefetch and the use of memory
+  static constexpr size_t kAhead = 16;                // how many keys earlier memory is prefetched before it is used
   static constexpr uint16_t kShared = kNoWorker - 1;  // several workers train the key
 
   const SchedulerOptions options_;
@@ -116,17 +117,18 @@ class Scheduler {
   ScheduleBatch batch_;
   TableProfile profile_;
   uint64_t step_ = 0, flushed_ = 0;
-  std::vector<PlanKeys> last_holds_;  // by worker; if !on_demand: rows that the next plan writes back
+  std::vector<PlanKeys> last_holds_;  // by worker, unless on_demand: rows that the next plan writes back
   // For the current batch, by unit.
   std::vector<RowAt> at_;
   std::vector<uint16_t> owner_;
   std::vector<uint8_t> dirty_;
   std::vector<uint16_t> trainer_;   // the only trainer, or kShared
-  std::vector<uint16_t> keeper_;    // the trainer that caches the row after the step, or kNoWorker
+  std::vector<uint16_t> keeper_;    // the trainer that caches the row after the step; otherwise kNoWorker
   std::vector<Trainers> trainers_;  // with P2P::gradients
   std::vector<uint8_t> scored_;
   std::vector<uint32_t> positions_, quota_;
-  // By worker: the units that the worker trains, the units already in its cache, and the units that enter its cache.
+  // By worker: the units that the worker trains, those of them that are already in its cache, and those that enter its
+  // cache.
   std::vector<std::vector<uint32_t>> trains_, hits_, enters_;
   std::vector<uint64_t> room_;
   std::vector<std::shared_ptr<CachePlan>> plans_;

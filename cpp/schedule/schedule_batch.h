@@ -14,16 +14,16 @@
 
 namespace springtide {
 
-// Ids of one feature for all samples of a batch. Without offsets each sample has one id.
+// Ids of one feature for all samples of a batch. If there are no offsets, each sample has one id.
 struct BatchFeature {
   TableId table = 0;
   std::span<const Key> ids;
-  std::span<const int64_t> offsets;  // size samples + 1, rising from 0 to ids.size(); or empty
+  std::span<const int64_t> offsets;  // of size samples + 1, ascending from 0 to ids.size(); or empty
 };
 
 class ScheduleBatch {
  public:
-  // Replaces the previous batch and reuses its memory. BadInput if the sizes of a feature are wrong.
+  // Replaces the previous batch and reuses its memory. Throws BadInput if the sizes of a feature are wrong.
   void read(std::span<const BatchFeature> features, uint32_t samples, ThreadPool& crew) {
     samples_ = samples;
     check(features);
@@ -42,8 +42,8 @@ class ScheduleBatch {
   std::span<const uint64_t> hashes() const { return hashes_; }
   std::span<const uint32_t> sample_begin() const { return sample_begin_; }
   std::span<const uint32_t> units() const { return units_; }
-  // True if every sample has one id of each feature and each feature has its own table. Position f of a sample is then
-  // the key of feature f.
+  // Returns true if every sample has one id of each feature and each feature has its own table. Position f of a sample
+  // is then the key of feature f.
   bool uniform() const { return uniform_; }
   std::span<const TableId> feature_tables() const { return feature_tables_; }
 
@@ -108,7 +108,7 @@ class ScheduleBatch {
       for (Key key : features[f].ids) {
         const uint64_t hash = hash_key(table.table, key);
         const uint32_t unit = index.find_or_add(key, hash, count);
-        // Written even if the key is not new, to avoid a branch; the next key overwrites the place.
+        // The key is written even if it is not new, to avoid a branch. The next key then overwrites it.
         table.keys[count] = key;
         table.hashes[count] = hash;
         count += unit == count;
@@ -169,12 +169,12 @@ class ScheduleBatch {
 
   uint32_t samples_ = 0;
   bool uniform_ = true;
-  std::vector<TableOfBatch> by_table_;  // the first `used_` entries belong to this batch
+  std::vector<TableOfBatch> by_table_;  // the first `used_` entries belong to the current batch
   size_t used_ = 0;
   std::vector<TableId> feature_tables_;
   std::vector<uint32_t> table_of_feature_;  // into by_table_
   std::vector<size_t> feature_begin_;       // into occurrences_
-  std::vector<uint32_t> occurrences_;       // feature by feature: index of a key in its table
+  std::vector<uint32_t> occurrences_;       // feature by feature, the index of each id's key in its table
   std::vector<Key> keys_;
   std::vector<TableId> tables_;
   std::vector<uint64_t> hashes_;

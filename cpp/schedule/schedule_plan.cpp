@@ -1,6 +1,6 @@
 // The plan of a step, and the directory after it (Algorithm 2 of Herald): a dirty row is written back only when another
-// worker trains the row next. Here, rows are also written back on eviction, and sent from worker to worker if that
-// saves a transmission.
+// worker trains the row next. In addition, rows are written back on eviction, and are sent from worker to worker if
+// that saves a transmission.
 #include <algorithm>
 
 #include "schedule/schedule.h"
@@ -16,7 +16,7 @@ PlanKeys& between(std::vector<PeerRows>& all, uint32_t peer) {
   return at->rows;
 }
 
-// Reserves memory; a plan is about as long as the previous plan.
+// Reserves memory for a plan, which is about as long as the previous plan.
 void reserve(CachePlan& plan, const CachePlan& before) {
   for (PlanKeys CachePlan::* list : {&CachePlan::write_back, &CachePlan::drop, &CachePlan::hold_hit,
                                      &CachePlan::hold_pull, &CachePlan::pass_hit, &CachePlan::pass_pull}) {
@@ -28,7 +28,8 @@ void reserve(CachePlan& plan, const CachePlan& before) {
 
 }  // namespace
 
-// Proceeds worker by worker: a key is new to a worker if the last worker that named the key is a different worker.
+// Goes through the batch worker by worker. A key is new to a worker if the last worker with that key is a different
+// worker.
 void Scheduler::find_trainers(std::span<const int32_t> rank_of_sample) {
   std::vector<uint32_t> begin(options_.workers + 1), samples(rank_of_sample.size());
   for (int32_t rank : rank_of_sample) ++begin[static_cast<size_t>(rank) + 1];
@@ -54,8 +55,9 @@ void Scheduler::find_trainers(std::span<const int32_t> rank_of_sample) {
   }
 }
 
-// Chooses which worker keeps each row. First, rows that a trainer already caches stay there. Then rows that one worker
-// trains alone enter its cache while there is room. Then rows that a few workers train get a home.
+// Chooses which worker keeps each row. First, a row that one of its trainers already caches stays there. Then rows that
+// one worker trains alone enter its cache while there is room. Then rows that a few workers train get a home, which is
+// one of these workers.
 void Scheduler::choose_keepers() {
   keeper_.assign(batch_.size(), kNoWorker);
   for (uint32_t w = 0; w < options_.workers; ++w) {
@@ -85,7 +87,7 @@ void Scheduler::choose_keepers() {
   if (options_.p2p == P2P::gradients) choose_homes();
 }
 
-// True if so few workers train the key that they exchange its gradients instead of pushing them.
+// Returns true if so few workers train the key that they exchange its gradients instead of pushing them.
 bool Scheduler::exchanged(uint32_t unit) const {
   if (options_.p2p != P2P::gradients || trainer_[unit] != kShared) return false;
   const Trainers& all = trainers_[unit];
@@ -94,7 +96,8 @@ bool Scheduler::exchanged(uint32_t unit) const {
   return static_cast<uint32_t>(count) <= options_.p2p_trainers;
 }
 
-// A row whose owner is not a trainer goes to the trainer that keeps fewest such rows, which spreads the summing.
+// If a row's owner does not train it, the row goes to the trainer that keeps the fewest such rows, so that the work of
+// summing is spread.
 void Scheduler::choose_homes() {
   std::vector<uint32_t> homes(options_.workers);
   for (uint32_t w = 0; w < options_.workers; ++w) {
@@ -133,7 +136,7 @@ void Scheduler::make_plans() {
   plan_owned();
 }
 
-// Plans the worker's hits and pulls. plan_owned() plans rows from other workers.
+// Plans the rows that the worker finds in its cache or pulls. plan_owned() plans rows from other workers.
 void Scheduler::plan_trained(uint32_t worker) {
   CachePlan& plan = *plans_[worker];
   const auto keys = batch_.keys();
@@ -179,8 +182,8 @@ void Scheduler::plan_owned() {
   }
 }
 
-// A row that a few workers train and one worker keeps: the other trainers get its value from the owner or the server,
-// and send their gradients to the keeper.
+// Plans a row that a few workers train and one worker keeps. The other trainers get its value from the owner or the
+// server, and send their gradients to the keeper.
 void Scheduler::plan_exchange(uint32_t unit) {
   const TableId table = batch_.tables()[unit];
   const Key key = batch_.keys()[unit];
@@ -197,7 +200,7 @@ void Scheduler::plan_exchange(uint32_t unit) {
 }
 
 // Updates the directory to the state after the step. Rows that were given up are removed, and trained rows become the
-// newest. To make room for new rows, the cache evicts rows that the batch does not use.
+// newest rows. To make room for new rows, the cache evicts rows that the batch does not use.
 void Scheduler::update_directory() {
   const size_t units = batch_.size();
   for (size_t ahead = 0; ahead < units + 2 * kAhead; ++ahead) {

@@ -1,6 +1,6 @@
-// The scheduler on random streams: plans are executed on simulated caches and servers that count the updates of each
-// row. No worker reads an outdated row, and every key of a sample is in one list of its rank's plan. All gradients of a
-// kept row reach its keeper. Two schedulers make the same plans from the same batches.
+// Tests the scheduler on random streams. Plans are executed on simulated caches and servers that count the updates of
+// each row. No worker reads an outdated row, and every key of a sample is in one list of its rank's plan. All gradients
+// of a kept row reach its keeper. Two schedulers make the same plans from the same batches.
 #include "schedule/schedule.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using Versions = std::map<Row, uint64_t>;
 
 struct Batch {
   uint32_t samples;
-  std::vector<std::vector<Key>> ids;  // by table; two tables have one id per sample, the third has bags
+  std::vector<std::vector<Key>> ids;  // by table; two tables have one id per sample, and the third has bags
   std::vector<int64_t> offsets;
   std::vector<std::set<Row>> rows;  // by sample
 
@@ -48,12 +48,12 @@ std::vector<Row> rows_of(const PlanKeys& keys) {
   return rows;
 }
 
-// Counts the actions of plans by kind, to ensure that the test covers every kind.
+// Counts what plans do, by kind, to ensure that the test covers every kind.
 struct Seen {
   size_t hits = 0, pulls = 0, written_back = 0, dropped = 0, images = 0, values = 0, gradients = 0;
 };
 
-// Which ranks train, keep and send gradients of the rows of one step.
+// Which ranks train the rows of one step, keep them, and send their gradients.
 struct Roles {
   std::map<Row, std::set<uint32_t>> trainers, givers;
   std::map<Row, uint32_t> keeper;
@@ -126,7 +126,7 @@ struct World {
     seen.values += CachePlan::rows_of(plan.value_receives);
   }
 
-  // Gradients go to the keeper, which expects each of them.
+  // Gradients go to the keeper, which expects every one of them.
   void give(const CachePlan& plan, Roles& roles) {
     for (const PeerRows& to : plan.gradient_sends) {
       for (const Row& row : rows_of(to.rows)) {

@@ -1,6 +1,7 @@
-// Degree of infrequency (DoI, Herald) per table, estimated from the stream with decaying counts. A key is frequent if
-// at least one in `workers` samples has it. Several workers train such a key in nearly every step, so no single cache
-// can keep it. There are at most `workers` frequent keys per id of a sample, so only candidates are stored.
+// Degree of infrequency (DoI, Herald) of each table, estimated from the stream with counts that decay. A key is
+// frequent if at least one in `workers` samples has it. Several workers train such a key in nearly every step, so no
+// single cache can keep it. There are at most `workers` frequent keys per id of a sample, so only candidates are
+// stored.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +19,9 @@ namespace springtide {
 
 class TableProfile {
  public:
-  static constexpr double kNear = 0.25;  // a key is stored from this fraction of the frequency threshold on
-  static constexpr double kWindow = 32;  // profiled batches; the weight of older batches decays
+  // a key is stored if its share is at least this fraction of the threshold for frequent keys
+  static constexpr double kNear = 0.25;
+  static constexpr double kWindow = 32;  // window in profiled batches; the weight of older batches decays
 
   explicit TableProfile(uint32_t workers) : workers_(workers) {}
 
@@ -50,8 +52,8 @@ class TableProfile {
       std::erase_if(kept, [&](const auto& one) { return one.second < fresh * kNear / workers_; });
     }
   }
-  // Share of infrequent rows among the rows in use, which are cached by some worker or frequent; 1 for an unknown
-  // table.
+  // Returns the share of infrequent rows among the rows in use, which are rows that some worker caches and frequent
+  // rows. Returns 1 for an unknown table.
   double infrequency(TableId table, const Directory& directory) const {
     const auto found = near_.find(table);
     if (found == near_.end()) return 1;
@@ -64,7 +66,8 @@ class TableProfile {
     const uint64_t in_use = directory.rows_of_table(table) + outside;
     return in_use == 0 ? 1 : 1 - static_cast<double>(often) / static_cast<double>(in_use);
   }
-  // The `count` tables among `tables` with the highest degree of infrequency; ties go to the lower id.
+  // Returns the `count` tables among `tables` that have the highest degree of infrequency. If two are equal, the lower
+  // id comes first.
   std::vector<TableId> best(std::span<const TableId> tables, size_t count, const Directory& directory) const {
     std::vector<std::pair<double, TableId>> ranked;
     for (TableId table : tables) ranked.emplace_back(-infrequency(table, directory), table);
@@ -81,7 +84,7 @@ class TableProfile {
 
   const uint32_t workers_;
   uint64_t looks_ = 0;
-  double weight_ = 0;  // total weight of all profiled batches, converges to 1
+  double weight_ = 0;  // total weight of all profiled batches, which converges to 1
   std::map<TableId, Shares> near_;
   std::vector<uint32_t> counts_;  // by unit
 };

@@ -1,5 +1,5 @@
-// Hostile or broken peers: ten thousand mutated frames, slow and half-open connections. The server stays up, counts
-// invalid frames, and still serves a good client.
+// Tests hostile or broken peers: ten thousand mutated frames, and slow and half-open connections. The server stays up,
+// counts invalid frames, and still serves a good client.
 #include <sys/socket.h>
 
 #include <array>
@@ -78,7 +78,7 @@ struct Target {
     options.ports = {server->port()};
     options.secret = kSecret;
     options.placement.server_of_slot.assign(kSlots, 0);
-    options.generation = UINT32_MAX;  // members may raise the generation, and some mutated frames do
+    options.generation = UINT32_MAX;  // members may increase the generation, and some mutated frames do
     RemoteBackend backend(options);
     Routed routed{{0, 0}, {1, 2}, {0, 4, 8}, {0, 2}};
     std::vector<float> rows(8, -7), direct(8);
@@ -189,7 +189,7 @@ TEST(ten_thousand_mutated_frames_do_no_harm) {
   CHECK(target.serves());
 }
 
-// Sends a frame as a member on a new connection. Returns status and text of the reply.
+// Sends a frame over a new connection, as a member. Returns status and text of the reply.
 std::pair<Status, std::string> answer_to(const Target& target, Kind kind, uint8_t flags, size_t floats) {
   Fd fd = target.connect_as_member(nullptr);
   FrameHeader header;
@@ -202,7 +202,7 @@ std::pair<Status, std::string> answer_to(const Target& target, Kind kind, uint8_
   const BodyLayout at = layout_of(header);
   body.resize(at.floats + floats * sizeof(float));
   for (size_t i = 0; i < 2; ++i) body[at.keys + i * sizeof(Key)] = static_cast<uint8_t>(i);
-  body[at.tables + sizeof(TableId)] = 7;  // table 7: adam, dim 4, so that images have 13 floats
+  body[at.tables + sizeof(TableId)] = 7;  // table 7 has adam and dim 4, so its images have 13 floats
   body[at.tables + sizeof(TableId) + 1] = kImage >> 8;
   CHECK(send_frame(fd.get(), header, body) == Io::ok);
   std::string why;
@@ -284,7 +284,7 @@ TEST(peers_that_stop_in_the_middle_lose_their_connection_and_idle_ones_do_not) {
   Target target(0.2);
   Fd silent = target.connect();                        // never sends a hello
   Fd idle = target.connect_as_member(nullptr);         // silent between frames
-  Fd half_header = target.connect_as_member(nullptr);  // 10 bytes of a header
+  Fd half_header = target.connect_as_member(nullptr);  // sends 10 bytes of a header
   Fd half_body = target.connect_as_member(nullptr);    // a header and no body
   CHECK(send(half_header.get(), "STDW......", 10, MSG_NOSIGNAL) == 10);
   FrameHeader header;
@@ -292,7 +292,7 @@ TEST(peers_that_stop_in_the_middle_lose_their_connection_and_idle_ones_do_not) {
   header.body_bytes = 1 << 20;
   seal(header);
   CHECK(send(half_body.get(), &header, sizeof header, MSG_NOSIGNAL) == sizeof header);
-  read_to_the_end(silent.get());  // each call returns when the server has closed
+  read_to_the_end(silent.get());  // each call returns after the server has closed the connection
   read_to_the_end(half_header.get());
   read_to_the_end(half_body.get());
   CHECK(target.server->stats().stalled == 2);
@@ -316,7 +316,7 @@ TEST(a_peer_that_takes_no_replies_loses_its_connection) {
   seal(header);
   set_timeouts(fd.get(), 20, 20);
   Io io = Io::ok;
-  for (int i = 0; i < 1000 && io == Io::ok; ++i) {  // never reads, so buffers fill up and the server gives up
+  for (int i = 0; i < 1000 && io == Io::ok; ++i) {  // never reads, so that buffers fill up and the server gives up
     out = {{&header, sizeof header}, {body.data(), body.size()}};
     io = send_all(fd.get(), out);
   }
@@ -324,7 +324,7 @@ TEST(a_peer_that_takes_no_replies_loses_its_connection) {
   CHECK(target.serves());
 }
 
-// Whether the server has closed before all bytes of a hello were sent, one at a time.
+// Returns whether the server closed the connection before all bytes of a hello were sent, one byte at a time.
 bool closed_while_dripping(int fd) {
   FrameHeader header;
   header.kind = static_cast<uint8_t>(Kind::hello);
@@ -354,7 +354,7 @@ TEST(strangers_never_take_the_places_of_members) {
     strangers.push_back(target.connect());
     if (i % 2 == 0) CHECK(send(strangers.back().get(), "STDW......", 10, MSG_NOSIGNAL) == 10);
   }
-  read_to_the_end(strangers.front().get());  // the oldest connections were closed
+  read_to_the_end(strangers.front().get());  // the server closed the oldest connections
   CHECK(target.serves());
   Fd other = target.connect_as_member(nullptr);
   FrameHeader header;

@@ -25,8 +25,9 @@ namespace springtide {
 
 namespace {
 
-constexpr uint64_t kKeepBytes = 64 << 20;       // a buffer that one large frame made larger than this is freed
-constexpr uint64_t kWindowBytes = 64ULL << 30;  // maximum address space that one client may ask this server to map
+// if one large frame made a buffer larger than this, the buffer is freed
+constexpr uint64_t kKeepBytes = 64 << 20;
+constexpr uint64_t kWindowBytes = 64ULL << 30;  // most address space that one client may ask this server to map
 
 int until(Clock::time_point due) {  // milliseconds, for poll()
   if (due == Clock::time_point::max()) return -1;
@@ -44,7 +45,7 @@ class Connection {
   ~Connection() { state_.handshakes.end(ticket_); }
 
   // Serves until the peer leaves, violates the protocol or does not finish its handshake in time (PendingHandshakes),
-  // or until one of the next two functions runs.
+  // or until one of the next two functions is called.
   void serve(const Welcome& terms) {
     if (!local_) tune_tcp(link_.get());
     if (!greeted(terms)) {
@@ -62,12 +63,12 @@ class Connection {
   std::atomic<bool> finished{false};
 
  private:
-  // Does the TLS handshake first if the job has certificates; connections within this host need no TLS.
+  // If the job has certificates, does the TLS handshake first. Connections within this host need no TLS.
   bool greeted(const Welcome& terms) {
     const double patience_s = state_.options.handshake_s;
     try {
       if (!local_) link_.begin({state_.options.tls, TlsSide::listener, "", patience_s});
-    } catch (const HandshakeRefused& e) {  // unencrypted, for clients without TLS
+    } catch (const HandshakeRefused& e) {  // reply without encryption, for clients without TLS
       set_timeouts(link_.get(), patience_s, patience_s);
       send_failure(link_.get(), {}, Status::refused, std::string("this job has TLS, and ") + e.what());
       return false;
@@ -85,12 +86,12 @@ class Connection {
     try {
       while (next(handler)) {
       }
-    } catch (const std::bad_alloc&) {  // the frame is larger than the free memory: this client is disconnected
+    } catch (const std::bad_alloc&) {  // the frame is larger than the free memory, so this client is disconnected
       ++state_.count.bad_frames;
     }
   }
-  // Called when the client has proved the secret. Returns the reason why there is no room for the window; empty if
-  // there is room.
+  // Called when the client has proved that it knows the secret. Returns the reason why there is no room for the
+  // client's window; empty if there is room.
   std::string take_place() {
     if (!state_.handshakes.end(ticket_))
       return "the handshake took too long, or newer connections replaced it; try again";
@@ -120,11 +121,12 @@ class Connection {
   }
   bool receive_body(const FrameHeader& header, RequestHandler& handler, std::span<const uint8_t>& body) {
     if ((header.flags & kInWindow) != 0) {
-      // The body is copied before it is checked, because the peer could change the window between check and use.
+      // The body is copied before it is checked, because the peer could change the window between the check and the
+      // use.
       const uint8_t* from =
           handler.window().valid() ? handler.window().at(header.window_offset, header.body_bytes, 8) : nullptr;
       if (from == nullptr) return misbehaved(header, "a body lies outside the shared window");
-      // Not copied, because the body comes from a server of this job and is checked while it is read.
+      // This body is not copied, because it comes from a server of this job and is checked while it is read.
       if (header.kind == static_cast<uint8_t>(Kind::take)) {
         body = {from, header.body_bytes};
         return true;
@@ -181,7 +183,7 @@ class Connection {
   bool local_;
   const uint64_t ticket_;  // valid until the handshake is complete
   bool has_place_ = false;
-  std::unique_ptr<uint8_t[]> buffer_;  // the current frame; not zeroed, so that a large claimed size costs nothing
+  std::unique_ptr<uint8_t[]> buffer_;  // the current frame; not set to zero, so that a large claimed size costs nothing
   uint64_t capacity_ = 0;
 };
 
@@ -219,7 +221,7 @@ void Server::admit(int listener, bool local) {
   Fd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
   if (!fd) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOMEM) return;
-    pollfd pause{wake_.get(), POLLIN, 0};  // out of file descriptors: waits for some to be closed
+    pollfd pause{wake_.get(), POLLIN, 0};  // no file descriptors are left, so wait until some are closed
     poll(&pause, 1, 100);
     return;
   }
@@ -228,7 +230,7 @@ void Server::admit(int listener, bool local) {
   try {
     connection.thread = std::thread([this, &connection] {
       connection.serve(terms());
-      connection.cut();  // tells the peer now; the next reap() closes the descriptor
+      connection.cut();  // this tells the peer now; the next reap() closes the descriptor
       const std::lock_guard inner(mutex_);
       connection.finished = true;
       ended_.notify_all();
@@ -268,7 +270,8 @@ Server::Server(Store& store, const ServerOptions& options) : state_(store, optio
 Server::~Server() { stop(0); }
 
 void Server::start() {
-  if (!state_.options.tls.empty()) tls_context(state_.options.tls);  // reports errors in the certificates now
+  // this reports errors in the certificates at the start
+  if (!state_.options.tls.empty()) tls_context(state_.options.tls);
   if (tcp_ || stopped_) throw BadInput("this server was started before; create a new server");
   Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) throw BadInput("this server cannot be started: ", std::strerror(errno));
@@ -278,7 +281,7 @@ void Server::start() {
   if (state_.options.shared_memory) {
     local_name_ = "springtide-" + std::to_string(port_) + "-" + std::to_string(instance_);
     local_ = listen_local(local_name_);
-    if (!local_) local_name_.clear();  // no Unix sockets here: TCP serves everyone
+    if (!local_) local_name_.clear();  // without Unix sockets here, all clients use TCP
   }
   wake_ = std::move(wake);
   accepting_ = std::thread([this] { accept_loop(); });
@@ -313,7 +316,8 @@ void Server::learn_placement(uint32_t epoch, std::span<const uint16_t> owners,
     now.epoch = epoch;
     for (const auto& [server, address] : addresses) now.addresses[server] = address;
     for (size_t slot = 0; slot < owners.size(); ++slot) {
-      const bool mine = owners[slot] == state_.options.index;  // the master may not know yet that the slot has left
+      // the master may not know yet that the slot has moved away
+      const bool mine = owners[slot] == state_.options.index;
       if (now.mine[slot] == 0 && !mine) now.owner[slot] = owners[slot];
     }
   });

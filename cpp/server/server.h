@@ -25,25 +25,25 @@ class Server : public NoCopy {
   Server(Store& store, const ServerOptions& options);  // the store must outlive the server
   ~Server();                                           // stops immediately
 
-  void start();  // PortTaken, BadInput
+  void start();  // throws PortTaken or BadInput
   const std::string& host() const { return state_.options.host; }
   uint16_t port() const { return port_; }
-  // owners[slot] is the index of the slot's server. Before the first call this server owns every slot.
-  // BadInput for a wrong number of slots or an epoch lower than the last.
+  // owners[slot] is the index of the server that owns the slot. Before the first call this server owns every slot.
+  // Throws BadInput for a wrong number of slots, or for an epoch lower than the last.
   void set_placement(uint32_t epoch, std::span<const uint16_t> owners);
-  // Updates the owners of other servers' slots, which refusals name. This server's own slots do not change.
+  // Updates which servers own the other slots; refusals name these owners. This server's own slots do not change.
   void learn_placement(uint32_t epoch, std::span<const uint16_t> owners,
                        const std::map<uint16_t, std::string>& addresses);
   HandoverOutcome hand_over(const HandoverOptions& to, std::span<const uint16_t> slots);
-  bool let_go(uint16_t slot);     // ends an unconfirmed hand-over: the target has the slot
-  void take_no_more(bool yes);    // refuse slots from peers, because this server drains
-  void expect_anew();             // refuse slots over connections made before this call
-  bool take_back(uint16_t slot);  // ends an unconfirmed hand-over: the target is lost
+  bool let_go(uint16_t slot);     // ends a hand-over without confirmation: the target has the slot
+  void take_no_more(bool yes);    // refuses slots from other servers, because this server drains
+  void expect_anew();             // refuses slots over connections that were opened before this call
+  bool take_back(uint16_t slot);  // ends a hand-over without confirmation: the target is lost
   std::vector<uint16_t> owned() const;
-  // bsp: the group restarts; frames of an older generation are refused from now on.
+  // bsp: the group restarts, and frames of older generations are refused from now on.
   void set_generation(uint32_t generation, uint32_t workers);
   ServerStats stats() const { return state_.stats(); }
-  // Closes the listeners and serves requests that have arrived, for `drain_s` at most. Idempotent.
+  // Closes the listeners, and serves requests that have already arrived, for at most `drain_s` seconds. Idempotent.
   void stop(double drain_s);
 
  private:

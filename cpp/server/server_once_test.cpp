@@ -1,4 +1,5 @@
-// Pushes by identity over the wire: repeated, simultaneous on two connections, and to slots that have moved.
+// Tests pushes by identity over the network: repeated, at the same time over two connections, and to slots that have
+// moved.
 #include <thread>
 
 #include "testing/check.h"
@@ -14,7 +15,7 @@ PushMeta named(uint32_t shard, uint64_t first, uint64_t count = 4) {
   return meta;
 }
 
-// Pushes gradients of one to every row. The decrease of a row is the number of applied pushes.
+// Pushes gradients of one to every row. The number of applied pushes is how much a row has decreased.
 struct Pushing {
   explicit Pushing(const Cluster& cluster, size_t keys = 3000) {
     std::mt19937_64 random(4);
@@ -120,13 +121,13 @@ TEST(batches_summed_otherwise_than_before_are_refused_by_name) {
   backend.push(pushing.parts, named(1, 4))->wait();  // the connection stays open
 }
 
-// The server has had the slot only since epoch 4, so a push routed at epoch 3 does not cover it.
+// The server has had the slot only since epoch 4, so a push that was routed at epoch 3 does not cover it.
 TEST(a_push_that_names_no_slots_does_not_speak_for_one_that_came_later_and_a_named_one_follows_it) {
   Cluster cluster(2);
   const uint32_t slot = slot_of(hash_key(0, 1), kSlots);
   const uint16_t to = static_cast<uint16_t>(cluster.placement.server_of_slot[slot] ^ 1);
   RemoteOptions first = cluster.options(false);
-  first.placement.epoch = 1;  // the job's first placement, from which the covered slots are known
+  first.placement.epoch = 1;  // the job's first placement, from which the covered slots follow
   RemoteBackend old(first);
   RemoteBackend named_slots(cluster.options(false));
   declare(old);

@@ -1,5 +1,5 @@
 // A server dies and restarts at another address with its slots restored. Waiting clients continue, and unacknowledged
-// pushes are applied once. Without the new address, the error names the server.
+// pushes are applied once. If the new address is not announced, the error names the server.
 #include <random>
 #include <thread>
 
@@ -10,7 +10,7 @@ using namespace springtide;
 
 namespace {
 
-// Restarts a server with a new store, which has the old content, at a new port.
+// Restarts a server at a new port, with a new store that has the old content.
 void relaunch(Cluster& cluster, size_t server, const std::vector<std::vector<uint8_t>>& images) {
   StoreOptions store;
   store.slots = kSlots;
@@ -73,7 +73,7 @@ TEST(requests_wait_for_the_next_life_of_a_lost_server_and_go_on) {
 
 TEST(a_server_that_hangs_is_left_for_its_next_life) {
   Cluster cluster(2);
-  Cluster hung(2);  // stands for the old process, which still answers, but is no longer the right server
+  Cluster hung(2);  // stands for the old process, which still answers although it is no longer the right server
   RemoteOptions options = hung.options(false);
   options.recovery_s = 20;
   RemoteBackend backend(options);

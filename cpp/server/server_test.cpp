@@ -1,4 +1,4 @@
-// A server and its clients in one process: rows, sums and errors over TCP and over shared memory.
+// Tests a server and its clients in one process: rows, sums and errors, over TCP and over shared memory.
 #include "server/server.h"
 
 #include <unistd.h>
@@ -36,7 +36,7 @@ void rows_come_and_gradients_go(uint16_t servers, bool shared, bool in_place) {
   meta.unique = false;
   meta.batches = {{0, 1, 2, 3}};
   const auto pushing = backend.push(parts, meta);
-  std::vector<float> after = pulled(backend, a);  // pulled after the push, so it sees the update
+  std::vector<float> after = pulled(backend, a);  // pulled after the push, so that it sees the update
   pushing->wait();
   for (size_t i = 0; i < floats; ++i) CHECK(after[i] == before[i] - grads[i]);
 

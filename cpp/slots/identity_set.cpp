@@ -18,7 +18,7 @@ void add_all(IdentitySet& set, std::span<const SampleSpan> spans) {
   for (const SampleSpan& span : spans) set.add(span);
 }
 
-// Position in the order of all samples: shard, then sample in the shard.
+// Position in the order of all samples: the shard, and the sample in the shard.
 using Place = std::tuple<uint32_t, uint64_t>;
 
 Place begin_of(const SampleSpan& span) { return {span.shard, span.first}; }
@@ -93,7 +93,8 @@ size_t IdentitySet::find(uint32_t shard, uint64_t first) const {
   // Runs do not overlap, so their ends are in order too.
   const auto ends_before = [](const SampleRun& have, const Place& wanted) { return end_of(have) <= wanted; };
   const Place wanted{shard, first};
-  // Current batches are near the end. The search starts there with doubling steps, so that old runs are not read.
+  // Current batches are near the end of the set. The search starts there and doubles its steps, so that old runs are
+  // not read.
   size_t low = 0, high = runs_.size();
   for (size_t step = 1; high > 0; step *= 2) {
     const size_t at = high > step ? high - step : 0;
@@ -113,7 +114,7 @@ IdentitySet::Has IdentitySet::has(const SampleSpan& span) const {
   const size_t at = find(span.shard, span.first);
   if (at == runs_.size() || begin_of(runs_[at]) >= end_of(span)) return Has::none;
   const bool all = begin_of(runs_[at]) <= begin_of(span) && Place{span.shard, span.end} <= end_of(runs_[at]);
-  return all ? Has::all : Has::some;  // `some` also if the span exceeds the end of its shard
+  return all ? Has::all : Has::some;  // the result is `some` also if the span exceeds the end of its shard
 }
 
 IdentitySet::Has IdentitySet::has(std::span<const SampleSpan> spans) const {
@@ -130,7 +131,7 @@ void IdentitySet::add(const SampleSpan& span) {
   SampleRun run{span.shard, span.shard, span.first, span.whole_tail ? kShardEnd : span.end};
   const bool before = at > 0 && side_by_side(end_of(runs_[at - 1]), begin_of(run));
   const bool after = at < runs_.size() && side_by_side(end_of(run), begin_of(runs_[at]));
-  size_t place = at;  // index of the run that absorbs the span
+  size_t place = at;  // index of the run into which the span is merged
   if (before) {
     place = at - 1;
     run.first_shard = runs_[place].first_shard, run.first = runs_[place].first;
@@ -185,7 +186,7 @@ void SlotIdentities::reserve_more(std::span<const SampleSpan> spans, std::span<c
       if (slots == 0) continue;
       if (slots == groups_[g].slots) {
         groups_[g].set.reserve_more(spans.size());
-      } else {  // the other slots of the group do not apply the push, so they need a separate set
+      } else {  // the other slots of the group do not apply the push, so they get a separate set
         Group copy{groups_[g].set, 0};
         copy.set.reserve_more(spans.size());
         groups_.push_back(std::move(copy));

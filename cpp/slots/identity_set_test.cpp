@@ -19,7 +19,7 @@ SampleRun run(uint32_t shard, uint64_t first, uint64_t end) { return {shard, sha
 
 std::vector<SampleSpan> one(uint32_t shard, uint64_t first, uint64_t end) { return {span(shard, first, end)}; }
 
-// Records the spans at every slot without any of these spans, as a push does. Returns true if all slots are alike.
+// Records the spans at every slot that has none of them, as a push does. Returns true if all slots are alike.
 bool admit(SlotIdentities& slots, const std::vector<SampleSpan>& spans, std::span<const uint8_t> spoken,
            std::vector<Verdict>& verdicts) {
   slots.judge(spans, spoken, verdicts);
@@ -52,7 +52,8 @@ TEST(whole_shards_side_by_side_are_one_range_and_others_are_not) {
   CHECK((set.runs() == std::vector<SampleRun>{{5, 7, 0, kShardEnd}}));
   CHECK(set.has(span(6, 2, 8)) == Has::all && set.has(tail(7, 0, 8)) == Has::all);
   CHECK(set.has(span(4, 0, 1)) == Has::none && set.has(span(8, 0, 1)) == Has::none);
-  set.add(span(3, 8, 9));  // beyond a shard end that a later push names: an inconsistency, so nothing is applied
+  // this lies beyond the end of the shard that a later push names; because of this inconsistency, nothing is applied
+  set.add(span(3, 8, 9));
   CHECK(set.has(tail(3, 0, 8)) == Has::some && set.has(span(3, 0, 8)) == Has::none);
   set = IdentitySet(std::vector<SampleRun>{{5, 7, 0, kShardEnd}});
   set.add(span(9, 0, 8));  // not known to be complete
@@ -68,7 +69,7 @@ TEST(a_hundred_thousand_finished_shards_are_as_many_ranges_as_are_under_way) {
   constexpr uint32_t kShards = 100'000, kWorkers = 16;
   std::mt19937_64 random(5);
   IdentitySet set;
-  std::vector<std::pair<uint32_t, uint64_t>> held;  // by worker: its shard, and its position in it
+  std::vector<std::pair<uint32_t, uint64_t>> held;  // by worker: its shard, and its position in the shard
   uint32_t next = 0;
   size_t most = 0;
   for (; next < kWorkers; ++next) held.emplace_back(next, 0);

@@ -27,7 +27,7 @@ void walk(Walker& w, Table& t) {
   w.field(t.waiting), w.field(t.waiting_ages), w.field(t.waiting_counts), w.field(t.gone);
 }
 
-// Throws if columns have different lengths, or rows another size than the table specifies.
+// Throws if columns have different lengths, or if rows have another size than the table says.
 void check(TableReference& t) {
   const size_t rows = t.rows.size();
   const size_t vectors = t.vector_bytes != 0 ? rows : 0, numbers = t.number_bytes != 0 ? rows : 0;

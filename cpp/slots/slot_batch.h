@@ -1,5 +1,5 @@
 // Several slots in one frame: the body of Kind::own_all and of its reply. In: images or references. Out: bytes, and
-// back as spans into them; BadInput on malformed input.
+// back as spans into these bytes. Throws BadInput on malformed input.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace springtide {
 class BatchWriter {
  public:
   explicit BatchWriter(bool by_reference) : bytes_{static_cast<uint8_t>(by_reference ? 1 : 0)} {}
-  void begin(uint16_t slot, uint64_t transfer);  // bytes appended from now on belong to this slot
+  void begin(uint16_t slot, uint64_t transfer);  // bytes that are appended from now on belong to this slot
   void end();                                    // ends the slot that begin() started
   void add(std::span<const uint8_t> image);      // between the two
   std::vector<uint8_t>& bytes() { return bytes_; }
@@ -35,7 +35,7 @@ struct SlotBatch {
 };
 SlotBatch decode_batch(std::span<const uint8_t> bytes);
 
-// The slots that the target accepted, and why it refused the others.
+// The slots that the target accepted, and the reason why it refused the others.
 struct BatchAnswer {
   std::vector<uint16_t> taken;
   std::string why;
@@ -43,9 +43,9 @@ struct BatchAnswer {
 std::vector<uint8_t> encode(const BatchAnswer& answer);
 BatchAnswer decode_answer(std::span<const uint8_t> bytes);
 
-// A slot by reference: keys and ages as bytes, and the addresses of its rows. A server on the same host reads the rows
-// itself (process_vm_readv), which costs a CPU-throttled source almost nothing. The slot stays closed meanwhile.
-// TableReference has one table's part, column by column; the addresses are those of the source process.
+// A slot by reference: its keys and ages as bytes, and the addresses of its rows. A server on the same host reads the
+// rows itself (process_vm_readv), which costs a CPU-throttled source almost nothing. The slot stays closed meanwhile.
+// TableReference has the part of one table, column by column. The addresses are addresses in the source process.
 struct TableReference {
   TableShape shape;
   uint32_t vector_bytes = 0, number_bytes = 0;  // of a row's state
@@ -61,9 +61,9 @@ struct SlotReference {
 };
 
 void encode(const SlotReference& slot, std::vector<uint8_t>& to);  // appended
-SlotReference decode_reference(std::span<const uint8_t> bytes);    // BadInput on anything torn
+SlotReference decode_reference(std::span<const uint8_t> bytes);    // throws BadInput if anything is torn
 
-// Reads the rows from the memory of that process. BadInput if this is not possible for all rows.
+// Reads the rows from the memory of that process. Throws BadInput if this is not possible for all rows.
 void read_slot(int process, const SlotReference& slot, ImageWriter& to);
 
 }  // namespace springtide

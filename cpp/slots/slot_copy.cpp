@@ -14,7 +14,7 @@ void add_all(HashSet& to, const Column<uint64_t>& hashes) {
   for (size_t i = 0; i < hashes.size(); ++i) to.insert(hashes[i]);
 }
 
-// A range of entries of a table's columns that are kept.
+// A range of entries of a table's columns that stay in the result.
 struct Run {
   size_t first = 0, count = 0;
 };
@@ -36,7 +36,7 @@ uint64_t total(const std::vector<Run>& runs) {
   return sum;
 }
 
-// The kept entries of one image's part of a table.
+// The entries of one image's part of a table that stay in the result.
 struct Source {
   TableImage table;
   std::vector<Run> rows, waiting;

@@ -1,10 +1,10 @@
-// A copy of one slot, made at once, or in parts between which the slot's lock is released. Otherwise, a slot of 9 MB
-// would block training for milliseconds. In: calls of Store::copy_slot. Out: the bytes of an image.
+// A copy of one slot. It is made in one piece, or in parts between which the slot's lock is released. In one piece, a
+// slot of 9 MB would block training for milliseconds. In: calls of Store::copy_slot. Out: the bytes of an image.
 //
 //   a mark ─► part 1 ─► part 2 ─► ... ─► changes after the mark, and the batches that the slot has applied
 //
-// merge() overlays the parts with the later changes, without copying rows. The result is the slot at the moment of the
-// last call.
+// merge() replaces rows of the parts with rows that changed later, without copying rows. The result is the slot as it
+// is at the last call.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 
 namespace springtide {
 
-// An image in several pieces of memory, without its checksum. Valid as long as the memory of its parts.
+// An image in several pieces of memory, without its checksum. It is valid as long as the memory of its parts.
 struct ScatteredImage {
   std::vector<std::span<const uint8_t>> pieces;  // all but the identities
   uint64_t bytes = 0;                            // in these pieces
@@ -27,22 +27,22 @@ struct ScatteredImage {
   ImageHeads heads;
 };
 
-// `later`: rows that replace rows of the parts; its `gone` lists rows to remove. `end`: header and tombstones of the
-// merged image. No row is in two parts.
+// `later` has rows that replace rows of the parts, and its `gone` lists rows to remove. `end` has the header and the
+// tombstones of the merged image. No row is in two parts.
 void merge(std::span<const SlotImage> parts, const SlotImage& later, const SlotImage& end, ScatteredImage& to);
 
-// The image comes in two parts, because slots may share their identities: everything else, then the identities. Reuses
-// its memory. Valid when the copy is complete.
+// The image has two parts, because slots may share their identities: first everything else, then the identities. The
+// object reuses its memory. The image is valid when the copy is complete.
 class SlotCopy {
  public:
   uint64_t size() const { return image_.bytes; }  // without identities
   std::span<const uint8_t> identities() const { return image_.identities; }
   bool full() const { return full_; }
-  // Returns the next bytes before the identities, at most `count`; empty at their end. Small pieces are joined. The
-  // checksum is computed here, while the bytes are in the CPU cache.
+  // Returns the next bytes before the identities, at most `count` bytes; empty at the end. Small pieces are joined into
+  // one. The checksum is computed here, while the bytes are in the CPU cache.
   std::span<const uint8_t> next(size_t count);
   uint64_t given() const { return given_; }
-  // After all bytes were returned: the final first bytes of the image, which contain size and checksum.
+  // After all bytes were returned, returns the final first bytes of the image, which contain its size and checksum.
   std::array<uint8_t, kUnsummed> signature() const { return springtide::signature(size() + identities().size(), sum_); }
   uint64_t checksum() const { return sum_.value(); }
 
@@ -52,7 +52,7 @@ class SlotCopy {
   bool goes_on(uint32_t slot, uint64_t since_cut) const {
     return parts_ != 0 && slot == slot_ && since_cut == since_cut_;
   }
-  // Starts a copy in parts of about `part_bytes`.
+  // Starts a copy in parts of about `part_bytes` bytes.
   void begin(uint32_t slot, uint64_t since_cut, uint64_t bytes, size_t part_bytes) {
     slot_ = slot, since_cut_ = since_cut, next_ = 0;
     parts_ = static_cast<uint32_t>(std::clamp<uint64_t>(bytes / std::max<size_t>(part_bytes, 1) + 1, 2, kMostParts));
@@ -63,7 +63,7 @@ class SlotCopy {
     return {next_ * share, next_ + 1 == parts_ ? UINT64_MAX : (next_ + 1) * share - 1};
   }
 
-  // Call it when the image is complete, before next(). `end`: the writer that has the identities.
+  // Call it when the image is complete, before next(). `end` is the writer that has the identities.
   void complete(const ImageWriter& end) {
     image_.identities = end.identities();
     given_ = piece_ = inside_ = 0;
@@ -77,7 +77,7 @@ class SlotCopy {
   }
 
   static constexpr uint64_t kMostParts = 4096;
-  static constexpr size_t kAlone = size_t{64} << 10;  // pieces of this size are not joined
+  static constexpr size_t kAlone = size_t{64} << 10;  // pieces of at least this size are not joined
 
   uint32_t slot_ = 0;
   uint64_t since_cut_ = 0;
@@ -85,7 +85,7 @@ class SlotCopy {
   AgeClock::Mark mark_;            // mark that was made before the first part
   bool full_ = true;
   std::vector<ImageWriter> images_;
-  ImageWriter later_, end_, whole_;  // whole: a copy that was made at once
+  ImageWriter later_, end_, whole_;  // whole_: a copy that was made in one piece
   ScatteredImage image_;
   uint64_t given_ = 0;
   size_t piece_ = 0, inside_ = 0;  // position of next()

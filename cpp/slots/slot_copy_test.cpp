@@ -1,4 +1,4 @@
-// A slot copied part by part equals a copy at one moment, whatever happens between the parts.
+// Tests that a slot copied part by part equals a copy made at one moment, whatever happens between the parts.
 #include "slots/slot_copy.h"
 
 #include <array>
@@ -96,7 +96,7 @@ class World {
     store.push_once({tables, keys, {&run, 1}}, hyper_, clock_ += pick(2), false, {{&batch, 1}, {}});
   }
 
-  // Makes a random change to the slot; rare changes are rare here too.
+  // Makes a random change to the slot. Changes that are rare in reality are rare here too.
   void disturb(uint32_t slot) {
     const uint64_t what = pick(40);
     if (what < 24) return push(pick(3000));
@@ -156,7 +156,7 @@ TEST(a_copy_that_was_given_up_does_no_harm_to_the_next) {
   CHECK(world.store.copy_slot(5, 0, copy, SIZE_MAX));
 }
 
-// Every push adds one to all rows, so that a row's value is its number of batches.
+// Every push adds one to all rows, so the value of a row is its number of batches.
 TEST(copies_made_while_others_train_have_rows_and_batches_of_one_moment) {
   Store store(small());
   store.declare(spec(0, 16, OptimKind::sgd));

@@ -21,14 +21,14 @@ constexpr size_t kLeastRoom = 64 << 10, kPage = 4096;
 struct Head {
   uint32_t magic, version;
   uint64_t bytes;     // size of all data after this header
-  uint64_t checksum;  // size of all data after this header
+  uint64_t checksum;  // checksum of all data after this header
 };
 struct SlotHead {
   uint32_t slot, slots;
   uint64_t seed, clock;
   uint8_t full;
   uint32_t tables;
-  uint64_t runs;  // number of identity runs, which follow the tables
+  uint64_t runs;  // number of runs of the identities, which follow the tables
 };
 struct TableHead {
   uint16_t id;
@@ -96,7 +96,7 @@ void check_home(const SlotImage& image, const Column<uint64_t>& hashes) {
 
 void Checksum::add_blocks(const uint8_t* at, size_t blocks) {
   uint64_t lanes[4];
-  std::copy_n(lanes_, 4, lanes);  // local copy, kept in registers
+  std::copy_n(lanes_, 4, lanes);  // a local copy, which stays in registers
   for (; blocks != 0; --blocks, at += kBlock) {
     for (size_t k = 0; k < 4; ++k) {
       uint64_t word;
@@ -208,7 +208,7 @@ void ImageWriter::finish() {
   std::ranges::copy(signature(size_, sum), at_);
 }
 
-// The header of an image, if this build can read the image.
+// Returns the header of an image, if this build can read the image.
 static Head head_of(Reader& r) {
   auto head = r.get<Head>();
   if (head.magic != kMagic) throw BadInput("slot image: unknown format");

@@ -1,6 +1,6 @@
-// The binary image of one slot, for migration and checkpoints: versioned, checksummed, sizes checked. The batches that
-// the slot has applied come last, so that a segment file can store them once for several slots.
-// Written by store_export.cpp, read by store_slots.cpp; BadInput on malformed input.
+// The binary image of one slot, for migration and checkpoints. It has a version and a checksum, and sizes are checked.
+// The batches that the slot has applied come last, so that a segment file can store them once for several slots.
+// store_export.cpp writes it and store_slots.cpp reads it. Throws BadInput on malformed input.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace springtide {
 
-// A column of an image, read in place; values are not aligned.
+// A column of an image, which is read in place. Values are not aligned.
 template <class T>
 struct Column {
   const uint8_t* at = nullptr;
@@ -29,7 +29,7 @@ struct Column {
   }
 };
 
-// Storage of a table's rows.
+// How the rows of a table are stored.
 struct TableFormat {
   TableId id = 0;
   uint32_t dim = 0;
@@ -52,7 +52,7 @@ struct SlotImage {
   uint32_t slots = 0;
   uint64_t seed = 0;
   uint64_t clock = 0;
-  bool full = true;  // false: only changes since a cut
+  bool full = true;  // if false, the image has only changes since a cut
   std::vector<TableImage> tables;
   IdentitySet identities;  // batches applied to these rows
 };
@@ -62,18 +62,18 @@ struct TableShape : TableFormat {
   uint64_t rows = 0, waiting = 0, gone = 0;
 };
 
-// Where the next entry of each column of a table is written; not aligned.
+// The place where the next entry of each column of a table is written; not aligned.
 struct TableColumns {
   uint8_t *rows, *row_ages, *weights, *state, *waiting, *waiting_ages, *waiting_counts, *gone;
 };
 
-// Writes an image in place: sizes first, then each row directly to its position. Reuses its memory.
+// Writes an image in place: first the sizes, and then each row directly to its position. The object reuses its memory.
 class ImageWriter {
  public:
-  // Size of an image in bytes. Here and below, `about` has everything except tables.
+  // Returns the size of an image in bytes. Here and below, `about` has everything except tables.
   static size_t bytes_of_image(const SlotImage& about, std::span<const TableShape> shapes);
   bool has_room(size_t bytes) const { return bytes <= room_.size() || bytes <= capacity_; }
-  // Allocates and touches memory for images of this size; this takes as long as a copy. Must not be called under a
+  // Allocates and touches memory for images of this size, which takes as long as a copy. Do not call it while holding a
   // lock.
   void reserve_more(size_t bytes);
   void make_room_for(size_t bytes) {
@@ -81,7 +81,7 @@ class ImageWriter {
   }
   void begin(const SlotImage& about, std::span<const TableShape> shapes);
   TableColumns& columns(size_t table) { return columns_[table]; }
-  void finish();  // must be called when all columns are full, unless the caller computes the checksum
+  void finish();  // call this when all columns are full, unless the caller computes the checksum
   std::span<const uint8_t> bytes() const { return {at_, size_}; }
   std::span<const uint8_t> identities() const { return bytes().last(identity_bytes_); }
   bool full() const { return full_; }
@@ -96,9 +96,9 @@ class ImageWriter {
   bool full_ = true;
   std::vector<TableColumns> columns_;
 };
-// Valid while the bytes are, because columns are not copied.
+// The result is valid as long as the bytes are, because columns are not copied.
 SlotImage decode(std::span<const uint8_t> bytes);
-// The same function without checks, for a complete or incomplete image of this process.
+// The same without checks, for a complete or incomplete image of this process.
 SlotImage view(std::span<const uint8_t> bytes);
 
 // Checksum over bytes that are added in several pieces. Four independent lanes make it run at memory speed. The
@@ -113,30 +113,30 @@ class Checksum {
   void add_blocks(const uint8_t* at, size_t blocks);
 
   uint64_t lanes_[4] = {1, 2, 3, 4};
-  uint8_t rest_[kBlock] = {};  // the last bytes, less than a block
+  uint8_t rest_[kBlock] = {};  // the last bytes, which are less than a block
   size_t rests_ = 0;
   uint64_t bytes_ = 0;
 };
 uint64_t checksum(std::span<const uint8_t> bytes);
 
-// The headers of an image whose columns are stored elsewhere: before the first table, and before each table.
+// The headers of an image whose columns are stored elsewhere: one before the first table, and one before each table.
 struct ImageHeads {
   std::vector<uint8_t> slot;
   std::vector<std::vector<uint8_t>> tables;
 };
 ImageHeads heads_of(const SlotImage& about, std::span<const TableShape> shapes);
-// The first bytes of an image, which contain its size and the checksum of the bytes that follow.
+// Number of first bytes of an image that contain its size and the checksum of the bytes after them.
 constexpr size_t kUnsummed = 24;
 std::array<uint8_t, kUnsummed> signature(uint64_t bytes, const Checksum& follow);
 
-// The first bytes of an image, not checked against the rest.
+// The first bytes of an image. They are not checked against the rest.
 struct ImageInfo {
   uint32_t slot = 0;
   bool full = true;
-  uint64_t checksum = 0;  // size of all data after the header
+  uint64_t checksum = 0;  // checksum of all data after the header
 };
 ImageInfo image_info(std::span<const uint8_t> bytes);
-// Whether these bytes are one whole, undamaged image.
+// Returns whether these bytes are one complete, undamaged image.
 bool is_whole(std::span<const uint8_t> bytes);
 
 }  // namespace springtide

@@ -15,19 +15,19 @@ namespace springtide {
 // Maps slots to servers.
 struct Placement {
   uint32_t epoch = 0;
-  std::vector<uint16_t> server_of_slot;  // size: slots of the job, a power of two, 64 at least
+  std::vector<uint16_t> server_of_slot;  // its size is the number of slots of the job, a power of two of at least 64
   uint16_t servers = 1;
-  uint64_t version = 0;  // version of this map in this process; increases with every change, also within an epoch
+  uint64_t version = 0;  // version of this map in this process, which increases with every change, also within an epoch
 };
 
-// Unique (table, key) pairs ordered by (server, slot). Row i starts at float row_offset[i]. Rows of one server are
+// Unique (table, key) pairs ordered by (server, slot). Row i begins at float row_offset[i]. Rows of one server are
 // contiguous and in request order, so a reply needs no further copy.
 struct Routed {
   std::vector<TableId> tables;
   std::vector<Key> keys;
   std::vector<uint32_t> row_offset;    // size keys.size() + 1
-  std::vector<uint32_t> server_begin;  // size servers + 1, indices into keys
-  uint64_t version = 0;                // version of the placement with which the part was planned
+  std::vector<uint32_t> server_begin;  // of size servers + 1, with indices into keys
+  uint64_t version = 0;                // version of the placement with which this part was planned
 
   // Calls visit(row) for every row, and server_ends() after the rows of each server.
   template <class Visit, class ServerEnds>
@@ -39,15 +39,15 @@ struct Routed {
   }
 };
 
-// Keys and rows of a request. One frame to a server carries several parts, such as embedding rows and dense chunks.
+// Keys and rows of a request. One frame to a server has several parts, such as embedding rows and dense chunks.
 struct Part {
   const Routed* routed;
-  float* rows;  // pull: filled; push: gradients (read only)
-  // bsp: a part of a push may hold images of rows (types.h) instead of gradients; never both.
+  float* rows;  // pull: where the rows go; push: gradients, which are only read
+  // bsp: a part of a push may contain images of rows (types.h) instead of gradients, but never both.
   bool holds_images() const { return !routed->tables.empty() && is_image(routed->tables[0]); }
 };
 
-// Keys of a part that go to one server: [begin, end) in the part's plan.
+// Keys of a part that go to one server: [begin, end) in the plan of the part.
 struct Slice {
   const Part* part;
   uint32_t begin, end;
@@ -69,27 +69,29 @@ inline std::vector<Slice> slices_of(std::span<const Part> parts, size_t server) 
 }
 
 struct PullMeta {
-  uint64_t after_step = 0;  // bsp: answer only after this step is applied; 0: at once
+  uint64_t after_step = 0;  // bsp: answer only after this step is applied; 0: immediately
 };
 
 struct PushMeta {
-  uint64_t step = 0;                // bsp: the group's step, counted from 1; async: the worker's own step
-  bool bsp = false;                 // sum with the parts of other ranks in rank order, then apply once
-  bool unique = true;               // no key occurs twice in all parts; otherwise the store sums duplicates first
+  uint64_t step = 0;  // bsp: the group's step, counted from 1; async: the worker's own step
+  bool bsp = false;   // sum with the parts of other ranks in rank order, and then apply once
+  // true if no key occurs twice in all parts; otherwise the store sums duplicates first
+  bool unique = true;
   uint64_t clock = 0;               // age clock: steps or event time
-  std::vector<BatchRange> batches;  // identities of the batches that this push trains
+  std::vector<BatchRange> batches;  // identities of the batches that are trained by this push
   std::vector<TableHyper> hyper;
-  std::vector<uint64_t> seen = {};  // by server: pushes applied there when the oldest rows were read; kNotSeen: none
+  // for each server, how many pushes it had applied when it read the oldest rows; kNotSeen: none
+  std::vector<uint64_t> seen = {};
 };
 constexpr uint64_t kNotSeen = ~uint64_t{0};
 
-// A request in flight. wait() blocks without the GIL and throws the request's error.
+// A request in flight. wait() blocks without the GIL, and throws the request's error.
 class Pending {
  public:
   virtual ~Pending() = default;
   virtual void wait() = 0;
   virtual bool done() = 0;
-  // After a pull: lowers `by_server` to the pushes that each server had applied when it read the rows.
+  // After a pull, lowers `by_server` to the number of pushes that each server had applied when it read the rows.
   virtual void lower_seen(std::span<uint64_t> by_server) const { static_cast<void>(by_server); }
 };
 
@@ -97,18 +99,18 @@ class Backend : public NoCopy {
  public:
   virtual ~Backend() = default;
   virtual std::shared_ptr<const Placement> placement() const = 0;  // current placement
-  virtual void declare(std::span<const TableSpec> tables) = 0;     // on every server; BadInput on a mismatch
-  // Parts, routed plans and buffers must live until the Pending is done. Requests of one backend to one server are
+  virtual void declare(std::span<const TableSpec> tables) = 0;     // on every server; throws BadInput on a mismatch
+  // Parts, routed plans and buffers must exist until the Pending is done. Requests of one backend to one server are
   // served in order, so a pull after a push sees the pushed updates.
   virtual std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) = 0;
   virtual std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) = 0;
-  // Sets weights and resets optimizer state. With `keep`, rows that exist stay as they are: late initial values must
-  // not overwrite trained rows. An empty push with the identity first_values_of(table) records that all initial values
-  // were assigned.
+  // Sets weights and resets optimizer state. With `keep`, rows that exist stay unchanged, because late initial values
+  // must not overwrite trained rows. An empty push with the identity first_values_of(table) records that all initial
+  // values have been assigned.
   virtual void assign(std::span<const Part> parts, bool keep) = 0;
-  // All rows of a table, server by server: keys and float32 weights.
+  // Returns all rows of a table, server by server: keys and float32 weights.
   virtual void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) = 0;
-  // Memory that this backend transfers with the fewest copies, aligned to a cache line.
+  // Returns memory that this backend can transfer with the fewest copies, aligned to a cache line.
   virtual std::shared_ptr<float> buffer(size_t floats) {
     void* memory = ::operator new(floats * sizeof(float), std::align_val_t{64});
     return {static_cast<float*>(memory), [](float* p) { ::operator delete(p, std::align_val_t{64}); }};

@@ -1,4 +1,5 @@
-// Deduplicates the ids of one table in a batch: the index of each id's unique key, in order of first occurrence.
+// Deduplicates the ids of one table in a batch: finds the index of each id's unique key, in the order of first
+// occurrence.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace springtide {
 
-// An open-addressing index, reused for every table of every step. A stamp marks old entries, so the index is
-// never cleared, and the ids of one table stay in the L1 and L2 caches.
+// An open-addressing index, reused for every table of every step. A stamp marks old entries, so that the index is never
+// cleared and the ids of one table stay in the L1 and L2 caches.
 class KeyIndex {
   struct Cell {
     Key key = 0;
@@ -22,11 +23,11 @@ class KeyIndex {
   // The index of one table while it is filled. Loops keep a copy, so that its members stay in registers.
   class Filling {
    public:
-    // The index under which `key` was first seen, or `next` if the key is new (then the key is added).
+    // Returns the index under which `key` was first seen. If the key is new, adds it and returns `next`.
     [[gnu::always_inline]] uint32_t find_or_add(Key key, uint64_t hash, uint32_t next) const {
       for (size_t at = hash & mask_;; at = (at + 1) & mask_) {
         Cell& cell = cells_[at];
-        // Whether a key is new is unpredictable, so no branch depends on it. Usually the first cell decides.
+        // It is unpredictable whether a key is new, so no branch depends on it. Usually the first cell decides.
         const bool fresh = (cell.tag ^ stamp_) >> 32 != 0;
         if (branchless(unsigned{fresh} | unsigned{cell.key == key})) [[likely]] {
           const uint64_t tag = fresh ? stamp_ | next : cell.tag;
@@ -45,7 +46,7 @@ class KeyIndex {
     uint64_t stamp_;
   };
 
-  // Room for `ids` keys of a new table.
+  // Makes room for `ids` keys of a new table.
   Filling begin(size_t ids) {
     size_t wanted = 64;
     while (wanted < 2 * ids) wanted *= 2;

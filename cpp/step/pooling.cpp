@@ -9,7 +9,7 @@ namespace springtide {
 
 namespace {
 
-// Rows are prefetched this many occurrences before their use.
+// Rows are prefetched this many occurrences before they are used.
 constexpr int64_t kAhead = 12;
 
 struct Range {
@@ -34,13 +34,13 @@ struct Lanes {
 #if defined(__x86_64__)
 using Wide = Lanes<16>::type;
 using Narrow = Lanes<8>::type;
-#else  // a vector wider than a register would be kept in memory between rows
+#else  // a vector wider than a register would have to be kept in memory between rows
 using Wide = Lanes<4>::type;
 using Narrow = Lanes<4>::type;
 #endif
 
 // Computes to += from * by, and detects non-finite sums. The function checks the sum, which is NaN or infinite if any
-// term is, or if it overflows. Multiplied by zero, such a sum gives NaN.
+// term is, or if the sum overflows. Such a sum times zero is NaN.
 template <typename V>
 [[gnu::always_inline]] inline void add_lanes(float* to, const float* from, float by, V& poison) {
   V sum, add;
@@ -51,7 +51,7 @@ template <typename V>
   std::memcpy(to, &sum, sizeof(V));
 }
 
-// D is the row length if it is known at compile time, else 0.
+// D is the row length if it is known at compile time, and otherwise 0.
 template <uint32_t D>
 struct Row {
   using V = std::conditional_t<D != 0 && D % 16 == 0, Wide, Narrow>;
@@ -162,8 +162,8 @@ template <uint32_t D>
   }
 }
 
-// d(out) of a dimension goes to the first of the largest values, as in torch. The rows must not have changed since the
-// forward pass.
+// In each dimension, d(out) goes to the first of the largest values, as in torch. The rows must not have changed since
+// the forward pass.
 template <typename V>
 inline void spread_max(float* grads, const float* rows, const Occurrences& ids, Range range, const float* from,
                        V& poison) {
@@ -206,7 +206,7 @@ template <uint32_t D>
   return is_finite(poison);
 }
 
-// All features have rows of D floats, or D is 0.
+// Either all features have rows of D floats, or D is 0.
 template <uint32_t D>
 [[gnu::always_inline]] inline void pool_rows(const float* rows, std::span<const Occurrences> features, int64_t first,
                                              int64_t last, float* out, int64_t out_stride) {

@@ -45,7 +45,7 @@ class RowSelection : public NoCopy {
   }
   ~RowSelection() { pool_->give_back(std::move(memory_)); }
 
-  // In (server, slot) order. `home`: the row in the caller's memory.
+  // Rows must be added in the order (server, slot). `home` is the row in the caller's memory.
   void add(TableId table, Key key, uint32_t floats, float* home) {
     routed_.tables.push_back(table);
     routed_.keys.push_back(key);
@@ -61,7 +61,7 @@ class RowSelection : public NoCopy {
   float* home(size_t i) const { return home_[i]; }
   const float* row(size_t i) const { return memory_->data() + routed_.row_offset[i]; }
 
-  Part part() {  // must be called after all rows are added; the memory is undefined
+  Part part() {  // call this after all rows are added; the memory is undefined
     memory_ = pool_->take();
     return {&routed_, memory_->get(pool_->backend(), floats())};
   }

@@ -13,7 +13,7 @@ namespace springtide {
 
 namespace {
 
-constexpr size_t kKeptSets = 16;  // few sets are in use at a time: prefetched, current, pushed
+constexpr size_t kKeptSets = 16;  // few sets are in use at a time: prefetched, current and pushed
 
 constexpr uint32_t kNone = ~0u;
 
@@ -41,7 +41,8 @@ std::shared_ptr<const RowSource::Buckets> RowSource::buckets() const {
   return buckets_;
 }
 
-// Sets of one request are kept until the caller has dropped all of them, because the request writes to their memory.
+// All sets of a request are kept until the caller has dropped every one of them, because the request writes to their
+// memory.
 RowSource::~RowSource() {
   for (const auto& set : in_flight_) set->forget_pull();
 }
@@ -92,7 +93,7 @@ RowSet::~RowSet() { reset(); }
 
 void RowSet::reset() {
   if (pulling_) {
-    // The caller no longer needs the rows, but a reply may still write to them.
+    // The caller no longer needs the rows, but a reply may still be written to them.
     try {
       pulling_->wait();
     } catch (const std::exception&) {
@@ -118,7 +119,7 @@ void RowSet::join_basis(const RowSet& other) {
   for (size_t s = 0; s < other.basis_.size(); ++s) basis_[s] = std::min(basis_[s], other.basis_[s]);
 }
 
-// Only sets with a separate caller's layout can change their wire layout.
+// Only sets whose caller uses a separate layout can change their wire layout.
 void RowSet::catch_up() {
   const auto source = followed_.lock();
   if (!source || source->buckets()->version == routed_.version) return;
@@ -252,7 +253,7 @@ void RowSet::check_finite(const std::vector<std::pair<TableId, std::string>>& na
 
 float* RowSet::select_touched(FloatBuffer& buffer) {
   const size_t n = routed_.keys.size();
-  std::vector<uint32_t> unique_at(n, kNone);  // unique index of each routed row that is kept
+  std::vector<uint32_t> unique_at(n, kNone);  // for each routed row that is kept, its unique index
   std::vector<uint32_t> dim_at(n);
   for (const auto& run : unique_.runs)
     for (uint32_t i = run.begin; touched_[run.group] && i < run.end; ++i) {
@@ -281,7 +282,7 @@ Part RowSet::push_part(const std::vector<std::pair<TableId, std::string>>& names
   wait();
   grads();
   if (suspect_ || always_check) check_finite(names);
-  // A set that follows its slots is pulled while its push is in flight. The pull changes routed_ and wire_, but a
+  // A set that follows its slots may be pulled while its push is in flight. The pull changes routed_ and wire_, but a
   // refused push is sent again from its own memory. The push therefore needs its own copy.
   const bool pulled_meanwhile = !followed_.expired();
   FloatBuffer& wire = pulled_meanwhile ? pushed_ : wire_;

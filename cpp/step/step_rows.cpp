@@ -11,10 +11,10 @@ namespace springtide {
 
 namespace {
 
-// Ids are hashed this many ahead of the probe, so that multiplications and cache misses overlap.
+// Ids are hashed this many ids before they are looked up, so that multiplications and cache misses overlap.
 constexpr int64_t kBlock = 32;
-constexpr int64_t kRowsAShare = 64;    // rows per share if several threads pool a batch
-constexpr size_t kWorthWaking = 4096;  // below this many ids, one thread alone is faster
+constexpr int64_t kRowsAShare = 64;    // rows per share, if several threads pool a batch
+constexpr size_t kWorthWaking = 4096;  // for fewer ids than this, one thread alone is faster
 
 [[noreturn]] void out_of_range(const FeatureSpec& feature, int64_t position, Key id) {
   throw BadInput("feature '", feature.name, "': id ", id, " at position ", position, " is out of range; wanted [0, ",
@@ -91,7 +91,7 @@ void StepRows::dedup_feature(size_t f, const FeatureIds& ids, const KeyIndex::Fi
   uint32_t end = run.end;
   const auto look_up = [&](Key key, uint64_t hash) {
     const uint32_t found = index.find_or_add(key, hash, end);
-    unique_keys[end] = key;  // overwritten unless the key is new
+    unique_keys[end] = key;  // the next key overwrites this one, unless it is new
     unique_hashes[end] = hash;
     end += found == end;
     return found;
@@ -180,7 +180,8 @@ void StepRows::pool_columns(int64_t bags, float* out, int64_t stride) {
   });
 }
 
-// Features of one table add to the same rows, so threads divide the features only if each feature has its own table.
+// Features of one table add to the same rows. Threads therefore divide the features only if each feature has its own
+// table.
 void StepRows::accumulate_columns(int64_t bags, const float* grad, int64_t stride) {
   const std::vector<Occurrences> features = columns(bags);
   for (const FeatureSpec& feature : plan_->features) set_->touch(feature.group);
@@ -252,13 +253,13 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
         std::memcpy(rows + at, part.rows().data() + from, run.dim * sizeof(float));
         for (uint32_t d = 0; d < run.dim; ++d) grads[at + d] += part_grads[from + d];
       }
-    set_->suspect();  // sums of finite numbers may overflow, so the push checks again
+    set_->suspect();  // a sum of finite numbers may overflow, so the push checks again
     part.drop_grads();
   }
   for (size_t group : touched) set_->touch(group);
 }
 
-// Two groups, of which the second is empty, make rows() use the caller's order instead of the wire's.
+// There are two groups, of which the second is empty, so that rows() uses the caller's order instead of the wire's.
 DenseRows::DenseRows(RowSource& source, std::span<const TableId> tables, std::span<const Key> keys,
                      std::span<const uint32_t> dims)
     : set_(source.take()) {

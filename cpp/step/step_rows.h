@@ -1,5 +1,5 @@
-// The rows of one batch: its unique keys, their positions, how rows are pooled, and how gradients are summed per key.
-// In: ids per feature. Out: pooled rows; then one gradient per unique key. Tables are reached through backend.h.
+// The rows of one batch: its unique keys, where they are, how rows are pooled, and how gradients are summed per key.
+// In: ids per feature. Out: pooled rows, and later one gradient per unique key. Tables are reached through backend.h.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@ struct FeatureSpec {
   std::string name;  // for messages
   TableId table = 0;
   uint32_t dim = 0;
-  uint16_t group = 0;  // rows of one group are contiguous: one parameter of the model
-  uint64_t rows = 0;   // ids must lie in [0, rows); 0: open-ended
+  uint16_t group = 0;  // rows of one group are contiguous; a group is one parameter of the model
+  uint64_t rows = 0;   // ids must lie in [0, rows); 0 means open-ended
   bool has_padding = false;
   Key padding = 0;            // padding id, whose occurrences are not trained
-  bool pull_padding = false;  // the padding row is still read (nn.Embedding); else it is ignored (bags)
+  bool pull_padding = false;  // true if the padding row is still read (nn.Embedding); otherwise it is ignored (bags)
 };
 
-// The features of a step, checked once: a table has one dim and one group.
+// The features of a step. They are checked once: a table has one dim and one group.
 struct StepPlan {
   explicit StepPlan(std::vector<FeatureSpec> features);
   std::vector<FeatureSpec> features;
@@ -41,14 +41,14 @@ struct StepPlan {
 struct FeatureIds {
   const Key* ids = nullptr;
   int64_t count = 0;
-  int64_t stride = 1;  // in ids: a column of a [batch, features] tensor needs no copy
+  int64_t stride = 1;  // distance in ids; with it, a column of a [batch, features] tensor needs no copy
 };
 
 struct PoolItem {
   size_t feature = 0;
   Bag bag;
   float* out = nullptr;
-  int64_t stride = 0;  // floats from one output row to the next
+  int64_t stride = 0;  // floats from the start of one output row to the next
 };
 
 struct GradItem {
@@ -56,33 +56,32 @@ struct GradItem {
   Bag bag;  // same meaning as in pool()
   const float* grad = nullptr;
   int64_t stride = 0;
-  float* grad_weights = nullptr;  // d(per-sample weights), if wanted
+  float* grad_weights = nullptr;  // d(per-sample weights), if they are needed
 };
 
 class StepRows {
  public:
-  // Reads the ids, which may change afterwards. BadInput names the feature, the position and the id that is out of
-  // range.
+  // Reads the ids, which may change after this call. Throws BadInput with the feature, the position and the id that is
+  // out of range.
   StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<const FeatureIds> ids);
 
-  // Joins the gradients of several backward passes: a key of several parts gets the sum in the order of the parts.
-  // Afterwards, the gradients of the parts are zero. `groups[p][g]` is the new group of group g of part p; negative:
-  // omitted.
+  // Joins the gradients of several backward passes. If a key is in several parts, its gradients are summed in the order
+  // of the parts. After the call, the gradients of the parts are zero. `groups[p][g]` is the new group of group g of
+  // part p; a negative number leaves the group out.
   StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<StepRows* const> parts,
            std::span<const std::vector<int>> groups);
 
   const std::shared_ptr<RowSet>& set() const { return set_; }
   size_t unique() const { return set_->routed().keys.size(); }
 
-  // Writes one output row per bag (or id). Waits for the pull.
+  // Writes one output row per bag (or id). It waits for the pull first.
   void pool(std::span<const PoolItem> items);
-  // Adds d(out) to the gradients. Items of one table are added in their order, each in batch order.
+  // Adds d(out) to the gradients. Items of one table are added in their order, and each item in the order of the batch.
   void accumulate(std::span<const GradItem> items);
-  // The same function for all features together, with one id per bag and outputs side by side in rows of `stride`
-  // floats.
+  // The same for all features together, with one id per bag, and with outputs side by side in rows of `stride` floats.
   void pool_columns(int64_t bags, float* out, int64_t stride);
   void accumulate_columns(int64_t bags, const float* grad, int64_t stride);
-  // True if all gradients are finite, also after the caller has changed them.
+  // Returns true if all gradients are finite, even after the caller has changed them.
   bool finite();
   Part push_part() { return set_->push_part(plan_->names, false); }
 
@@ -96,19 +95,19 @@ class StepRows {
   std::shared_ptr<const StepPlan> plan_;
   std::shared_ptr<ThreadPool> pool_;
   std::shared_ptr<RowSet> set_;
-  std::vector<uint32_t>& at_;         // row offsets of all occurrences, feature by feature; memory of set_
-  std::vector<size_t> begin_;         // begin of each feature in at_
+  std::vector<uint32_t>& at_;         // row offsets of all occurrences, feature by feature, in memory of set_
+  std::vector<size_t> begin_;         // where each feature begins in at_
   std::vector<uint32_t> padding_at_;  // padding row of each feature
 };
 
-// Rows with known, unique keys (chunks of dense tensors, or keys named by the caller), in the caller's order.
+// Rows with known unique keys (chunks of dense tensors, or keys that the caller names), in the caller's order.
 class DenseRows {
  public:
   DenseRows(RowSource& source, std::span<const TableId> tables, std::span<const Key> keys,
             std::span<const uint32_t> dims);
 
   const std::shared_ptr<RowSet>& set() const { return set_; }
-  // Returns all gradients as a part of a push; NonFinite names the table's number and the key.
+  // Returns all gradients as a part of a push. Throws NonFinite with the number of the table and the key.
   Part push_part();
 
  private:

@@ -1,4 +1,4 @@
-// Rows of a step compared with plain loops: dedup, routing to servers, pooling, gradients, merging, errors.
+// Tests the rows of a step against plain loops: dedup, routing to servers, pooling, gradients, merging, errors.
 #include "step/step_rows.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ void pull(StepRows& step) {
   RowSet::pull(sets, {});
 }
 
-// The server's replies come when the test says so.
+// A backend whose replies come when the test says so.
 struct SlowBackend final : LocalBackend {
   using LocalBackend::LocalBackend;
   struct Reply final : Pending {
@@ -197,7 +197,7 @@ TEST(a_gradient_that_is_not_finite_is_named_and_not_pushed) {
   CHECK_THROWS(NonFinite, step.push_part());
   step.set()->grads()[0] = step.set()->grads()[1] = step.set()->grads()[2] = step.set()->grads()[3] = 0;
   for (float& g : step.set()->grads()) g = std::isfinite(g) ? g : 0.0f;
-  CHECK(step.push_part().routed->keys.size() == 2);  // fixed before the push, so the push is accepted
+  CHECK(step.push_part().routed->keys.size() == 2);  // corrected before the push, so the push is accepted
 }
 
 TEST(rows_that_are_dropped_while_they_are_pulled_are_not_waited_for_and_keep_their_memory) {

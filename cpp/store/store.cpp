@@ -11,7 +11,7 @@ namespace springtide {
 
 namespace {
 
-// Incremented in every forked child. A child does not inherit table memory (arena.h), so a store refuses to work in a
+// Increased in every forked child. A child does not inherit table memory (arena.h), so a store refuses to work in a
 // child.
 std::atomic<uint64_t> process_generation{1};
 
@@ -66,7 +66,7 @@ void check_spec(const TableSpec& spec) {
   check_numbers(spec);
 }
 
-// The first field in which two specs differ.
+// Returns the first field in which two specs differ.
 std::string difference(const TableSpec& a, const TableSpec& b) {
   auto differ = [](const char* field, const auto& x, const auto& y) {
     return std::string(field) + " was " + std::to_string(x) + ", now " + std::to_string(y);

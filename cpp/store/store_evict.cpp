@@ -1,4 +1,4 @@
-// Evicts rows past their ttl, and the least recently used rows of a full slot, under the stripe's lock.
+// Evicts rows whose ttl has passed, and the least recently used rows of a full slot, under the stripe's lock.
 #include <algorithm>
 
 #include "base/hash.h"
@@ -9,8 +9,8 @@ namespace springtide {
 
 namespace {
 
-constexpr size_t kCellsPerItem = 4;  // cells that a push sweeps per key, in whole segments
-constexpr size_t kLeastItems = 16;   // minimum cost of a segment, in keys
+constexpr size_t kCellsPerItem = 4;  // how many cells a push sweeps per key, in whole segments
+constexpr size_t kLeastItems = 16;   // a segment costs at least as much as this many keys
 constexpr size_t kLeastGone = 1024;
 
 bool older(const Victim& a, const Victim& b) { return a.age != b.age ? a.age < b.age : a.hash < b.hash; }
@@ -49,7 +49,7 @@ void Store::drop_reserved(uint32_t number, Cell* cell, Table& table, bool rememb
   if (remember) record_tombstone(number, hash, table.spec.id);
 }
 
-// The number of tombstones is limited. After some are dropped, exports since older cuts are full.
+// The number of tombstones is limited. If some are dropped, exports since older cuts are full.
 void Store::record_tombstone(uint32_t number, uint64_t hash, TableId table) {
   if (!clock.has_cuts()) return;
   SlotHistory& history = histories_[number];
@@ -72,8 +72,9 @@ bool Store::evict_for_one(Table& table, uint32_t number, PushStats& stats) {
   return stats.evicted != before;
 }
 
-// A scan of the slot finds several victims. A row that was used after the scan has another stamp and is skipped. Rows
-// that are not on the list were not older then, and rows only get younger, so the order is exactly by age.
+// One scan of the slot finds several rows to evict. If a row was used after the scan, it has another stamp and is
+// skipped. Rows that are not on the list were younger at the scan, and rows only get younger. The order is therefore
+// exactly by age.
 void Store::evict_oldest(Table& table, uint32_t number) {
   Slot& slot = index_.slot(number);
   std::vector<Victim>& list = table.quotas[number].oldest_last;
@@ -95,8 +96,8 @@ void Store::evict_oldest(Table& table, uint32_t number) {
   std::reverse(list.begin(), list.end());
   Victim oldest = list.back();
   list.pop_back();
-  // Rows of the current age are not kept as victims, because rows that are made later may have the same age and precede
-  // them.
+  // Rows of the current age do not become victims, because rows that are created later may have the same age and come
+  // before them.
   uint64_t age = clock.age_at(clock.tick());
   std::erase_if(list, [age](const Victim& v) { return v.age >= age; });
   drop_reserved(number, index_.find(slot, oldest.hash, table.spec.id), table, true);
@@ -123,7 +124,7 @@ void Store::sweep(Stripe& stripe, uint32_t number, size_t items, PushStats& stat
     if (stripe.sweep_credit < cost) return;
     stripe.sweep_credit -= cost;
     found.clear();
-    if (closed_[slot_at] != 0) {  // the slot is being handed over: its rows must not change or move
+    if (closed_[slot_at] != 0) {  // the slot is being handed over, so its rows must not change or move
       stripe.sweep_entry = uint32_t{1} << slot.depth;
     } else if (stripe.sweep_entry < (uint32_t{1} << slot.depth)) {
       stripe.sweep_entry = index_.for_segment(slot, stripe.sweep_entry, [&](const Cell& cell) {
@@ -145,7 +146,7 @@ uint64_t Store::evict(uint64_t at) {
   std::vector<Cell> found;
   for (uint32_t number = 0; number < options.slots; ++number) {
     std::lock_guard hold(stripe_of_slot(number).lock);
-    if (closed_[number] != 0) continue;  // as above
+    if (closed_[number] != 0) continue;  // the slot is closed, as above
     found.clear();
     index_.for_each(index_.slot(number), [&](const Cell& cell) {
       if (expired(cell.meta, table(index_.table_of(cell.meta)))) found.push_back(cell);
@@ -155,7 +156,7 @@ uint64_t Store::evict(uint64_t at) {
   return evicted;
 }
 
-// Locks all stripes and gives every cell the new number of its stamp. Happens once in millions of ticks.
+// Locks all stripes and gives every cell the new number of its stamp. This happens once in millions of ticks.
 void Store::renumber_ticks() {
   std::vector<std::unique_lock<std::mutex>> holds;
   for (Stripe& stripe : stripes_) holds.emplace_back(stripe.lock);

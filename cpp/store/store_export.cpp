@@ -1,5 +1,5 @@
-// Copies a slot out, at once or in parts (slot_copy.h). Under the stripe's lock, cells are selected and counted, then
-// each row is copied directly to its place in the image. Memory for the image is allocated outside of the lock.
+// Copies a slot out, in one piece or in parts (slot_copy.h). Under the stripe's lock, it selects and counts cells, and
+// then copies each row directly to its place in the image. Memory for the image is allocated outside of the lock.
 #include <cstring>
 
 #include "base/cpu.h"
@@ -9,8 +9,8 @@
 
 namespace springtide {
 
-// Selects rows of one slot at one moment (all, changed after a cut, or a range of places) and writes them straight into
-// an image; to be used under its stripe's lock.
+// Selects rows of one slot at one moment (all rows, rows changed after a cut, or a range of places), and writes them
+// straight into an image. Use it under the stripe's lock.
 class SlotExport {
  public:
   // Reuses its memory from call to call.
@@ -29,7 +29,7 @@ class SlotExport {
     if (!full) add_gone(store, number, boundary);
   }
 
-  // Selects the rows at these places, without removed rows.
+  // Selects the rows at these places, but no removed rows.
   void pick_part(Store& store, uint32_t number, uint64_t since_cut, const Places& places) {
     forget();
     const uint32_t boundary = boundary_of(store, number, since_cut);
@@ -38,8 +38,8 @@ class SlotExport {
     });
   }
 
-  // Selects the rows that complete parts copied after the mark: rows that changed later, and rows that were removed or
-  // expired.
+  // Selects the rows that complete the parts, which were copied after the mark: rows that changed later, and rows that
+  // were removed or have expired.
   void pick_later(Store& store, uint32_t number, uint32_t mark) {
     forget();
     full = false;
@@ -98,7 +98,7 @@ class SlotExport {
     at += bytes;
   }
 
-  // Returns the boundary: rows with a later stamp are selected. Sets `full`.
+  // Returns the boundary. Rows with a later stamp are selected. Sets `full`.
   uint32_t boundary_of(Store& store, uint32_t number, uint64_t since_cut) {
     const uint32_t boundary = since_cut == 0 ? 0 : store.clock.boundary(since_cut);
     full = since_cut == 0 || boundary < store.histories_[number].complete_from;
@@ -190,7 +190,8 @@ class SlotExport {
     if (table.number_bytes != 0) part.numbers_at.push_back(at(table.rows.number(row)));
   }
 
-  static constexpr size_t kAhead = 8;  // rows prefetched ahead of the copy, because they are scattered
+  // how many rows are prefetched before they are copied, because rows are scattered
+  static constexpr size_t kAhead = 8;
   static constexpr uint16_t kNowhere = 0xffff;
   std::vector<uint16_t> place_ = std::vector<uint16_t>(size_t{kNoTable} + 1, kNowhere);  // by table
   std::vector<TableShape> shapes_;
@@ -214,7 +215,7 @@ uint64_t Store::write_image(uint32_t number, uint64_t since_cut, ImageWriter& to
       written = to.has_room(bytes);
       if (written) slot.write(*this, about, to);
     }
-    if (!written) to.reserve_more(bytes);  // and pick again, because rows may have been added
+    if (!written) to.reserve_more(bytes);  // then select again, because rows may have been added
   }
   return 0;
 }
@@ -268,7 +269,7 @@ bool Store::copy_slot(uint32_t number, uint64_t since_cut, SlotCopy& to, size_t 
     copy_part(to);
     return false;
   }
-  to.parts_ = 0;  // no copy in progress any more
+  to.parts_ = 0;  // the copy is no longer in progress
   if (!copy_end(to)) {
     write_image(number, since_cut, to.whole_);
     to.complete_at_once();
@@ -299,7 +300,8 @@ void Store::copy_part(SlotCopy& to) {
   ++to.next_;
 }
 
-// False if the parts cannot be completed: the slot was cleared or imported, tombstones are missing, ticks renumbered.
+// Returns false if the parts cannot be completed, because the slot was cleared or imported, tombstones are missing, or
+// ticks were renumbered.
 bool Store::copy_end(SlotCopy& to) {
   SlotExport& slot = SlotExport::of_this_thread();
   size_t more = 0, tombstones = 0;

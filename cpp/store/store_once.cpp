@@ -1,5 +1,5 @@
-// Pushes that name their batches. Every stripe is visited once, with or without keys. A stripe skips batches that its
-// slots have applied, and records and applies the rest under one lock: all of it or, if memory is short, nothing.
+// Pushes that name their batches. Every stripe is visited once, even if it has no keys. A stripe skips batches that its
+// slots have applied. It records and applies the rest under one lock: all of it or, if memory is short, nothing.
 #include <algorithm>
 
 #include "base/hash.h"
@@ -28,7 +28,7 @@ void add_to(OnceStats& sum, const OnceStats& part) {
   sum.torn.insert(sum.torn.end(), part.torn.begin(), part.torn.end());
 }
 
-// Counts the push even if it fails: if memory is short for one stripe, other stripes have applied it.
+// Counts the push even if it fails. If memory is short for one stripe, other stripes have already applied it.
 struct CountAtEnd {
   ~CountAtEnd() { counts.trained(rows.tables, rows.keys); }
   RowCounts& counts;
@@ -103,10 +103,10 @@ struct RowUpdate {
   RowHandle row;
 };
 
-constexpr size_t kNear = 256;  // with more rows, the first have left the L1 cache when the last are found
-constexpr size_t kAhead = 6;   // distance of the second prefetch in that case
+constexpr size_t kNear = 256;  // if there are more rows, the first have left the L1 cache when the last are found
+constexpr size_t kAhead = 6;   // distance of the second prefetch, if there are that many rows
 
-// Effects of a push in one stripe, determined before any change.
+// What a push will do in one stripe. This is determined before anything changes.
 struct Store::OnceWork {
   static OnceWork& of_this_thread() {
     thread_local OnceWork mine;
@@ -117,7 +117,7 @@ struct Store::OnceWork {
   }
   Verdict verdict(uint32_t slot) const { return verdicts[verdicts.size() == 1 ? 0 : slot]; }
 
-  std::vector<Verdict> verdicts;  // by slot of the stripe, or one for all
+  std::vector<Verdict> verdicts;  // one verdict for each slot of the stripe, or one for all
   std::vector<uint8_t> open;
   std::vector<Item> mine;
   std::vector<RowUpdate> updates;
@@ -126,7 +126,7 @@ struct Store::OnceWork {
   uint32_t tick = 0;
 };
 
-// All operations that can fail come first. A batch that is recorded but not applied would be lost, and a batch that is
+// All operations that can fail come first. A batch that is recorded but not applied would be lost. A batch that is
 // applied but not recorded would be trained twice.
 void Store::push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece, std::span<const SampleSpan> spans,
                              std::span<const uint8_t> covers, OnceStats& stats) {
@@ -198,7 +198,8 @@ void Store::sort_out(uint32_t number, std::span<const Item> items, OnceWork& wor
   find_rows(work.mine, work);
 }
 
-// Prefetches the rows that apply() updates, and stamps them: cells move when the index grows for other keys.
+// Prefetches the rows that apply() updates, and stamps them now, because cells move when the index grows for other
+// keys.
 void Store::find_rows(std::span<const Item> items, OnceWork& work) {
   springtide::reserve_more(work.updates, items.size());
   springtide::reserve_more(work.rest, items.size());

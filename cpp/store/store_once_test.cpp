@@ -1,4 +1,4 @@
-// Pushes by identity into a real store: once per slot, from many threads, while slots are copied.
+// Tests pushes by identity into a real store: each is applied once per slot, from many threads, while slots are copied.
 #include <algorithm>
 #include <atomic>
 #include <random>
@@ -60,7 +60,8 @@ TEST(a_push_is_applied_once_and_its_copies_are_skipped) {
     const OnceStats again = t.push(1, 0);
     CHECK(again.applied == 0 && again.had_keys == kKeys);
     CHECK(t.push(1, 2).applied == kKeys);
-    CHECK(t.push(1, 1).applied == kKeys);  // after its successor: applied batches are a set, not a high-water mark
+    // this batch comes after its successor, because applied batches are a set, not a high-water mark
+    CHECK(t.push(1, 1).applied == kKeys);
     CHECK(t.all_rows_are(3));
     CHECK(t.store.identity_stats().sets == kStripes);
     CHECK(t.store.identity_stats().runs == kStripes);
@@ -147,7 +148,7 @@ TEST(pushes_of_one_identity_at_once_apply_once) {
   CHECK(t.store.identity_stats().runs == kStripes);
 }
 
-// Whenever the copy is made, its rows and its set of batches agree. After importing the copy and pushing everything
+// Whenever the copy is made, its rows and its set of batches match. When the copy is imported and everything is pushed
 // again, every batch is applied once.
 TEST(a_copy_taken_while_pushes_run_has_rows_and_set_of_one_moment) {
   Tables t;

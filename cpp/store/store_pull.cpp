@@ -1,4 +1,5 @@
-// Reads rows: row_pipeline.h finds them, and this file copies them to the caller. Changes only request counts.
+// Reads rows: row_pipeline.h finds them, and this file copies them to the caller. It changes nothing except request
+// counts.
 #include <bit>
 
 #include "base/hash.h"
@@ -6,13 +7,13 @@
 #include "store/store.h"
 
 namespace springtide {
-constexpr size_t kReadyKeys = 1024;  // keys per share of a call with `ready`
+constexpr size_t kReadyKeys = 1024;  // keys per share, in a call with `ready`
 
 void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out, std::vector<uint16_t>* refused,
                  bool helped, const std::function<void(size_t)>& ready) {
   std::mutex noting;
   std::vector<uint16_t> noted;
-  const auto note = [&](uint64_t hash) {  // must be called under the stripe's lock
+  const auto note = [&](uint64_t hash) {  // call this under the stripe's lock
     const uint32_t slot = slot_number(hash);
     if (closed_[slot] == 0) return;
     const std::lock_guard hold(noting);
@@ -73,7 +74,7 @@ void Store::pull_uniform(StreamedItems& source) {
   by_dim(source.use_by_id[source.tables[source.at]]->dim, [&](auto dim) { pull_uniform_of<dim()>(source); });
 }
 
-// `kDim`: the dim of all rows; 0: any.
+// `kDim` is the dim of all rows; 0 means any dim.
 template <uint32_t kDim>
 void Store::pull_uniform_of(StreamedItems& source) {
   const TableUse& any = *source.use_by_id[source.tables[source.at]];

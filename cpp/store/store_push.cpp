@@ -1,5 +1,5 @@
-// Applies gradients. In each stripe, existing rows are updated first, in a pipeline like the pull's. Keys without a row
-// follow in order, because only these keys change the index.
+// Applies gradients. In each stripe, existing rows are updated first, in a pipeline like that of a pull. Keys without a
+// row follow in order, because only these keys change the index.
 #include "base/hash.h"
 #include "store/keys/row_pipeline.h"
 #include "store/store.h"
@@ -31,8 +31,8 @@ PushStats Store::push(std::span<const TableId> tables, std::span<const Key> keys
   return sum;
 }
 
-// For keys in slot order: each thread processes some stripes directly from the caller's arrays. Keys that are out of
-// order wait until all other keys are done, so that the result does not depend on the number of threads.
+// For keys in slot order. Each thread processes some stripes directly from the caller's arrays. Keys that are out of
+// order wait until all other keys are done. The result then does not depend on the number of threads.
 PushStats Store::push_in_order(const CallPlan& plan, std::span<const TableId> tables, std::span<const Key> keys,
                                const float* grads, std::vector<uint16_t>* refused) {
   struct Share {
@@ -214,7 +214,7 @@ void Store::apply_rest(std::span<const Item> rest, uint32_t tick, PushStats& sta
   for (const Item& item : rest) apply_one(item, tick, stats);
 }
 
-// Applies the gradient of a key that has no row, waits for admission, or has a row past its ttl.
+// Applies the gradient of a key that has no row, that waits for admission, or whose ttl has passed.
 void Store::apply_one(const Item& item, uint32_t tick, PushStats& stats) noexcept {
   Table& table = *item.use->table;
   uint32_t number = slot_number(item.hash);
@@ -225,7 +225,7 @@ void Store::apply_one(const Item& item, uint32_t tick, PushStats& stats) noexcep
     drop_reserved(number, cell, table, true);
     cell = nullptr;
   }
-  // Created earlier in this push, because the caller violated `unique`.
+  // The cell was created earlier in this push, because the caller violated `unique`.
   if (cell != nullptr && !is_candidate(cell->meta)) {
     update(item, handle_of(cell->meta));
     ++stats.applied;

@@ -14,8 +14,8 @@ Reservation::Reservation(Store& store, std::span<const Item> keys, Admission adm
   }
 }
 
-// Gives a key without a cell a candidate cell with count 0 now, because inserting it later could fail when the index
-// grows.
+// If a key has no cell, gives it a candidate cell with count 0 now, because inserting it later could fail when the
+// index grows.
 void Reservation::expect(const Item& item, Admission admission) {
   Table& table = *item.use->table;
   const uint32_t number = store_.slot_number(item.hash);
@@ -32,8 +32,8 @@ void Reservation::expect(const Item& item, Admission admission) {
   if (admission == Admission::at_once || count >= table.spec.min_count) expect_row(number, table, is_row);
 }
 
-// `has_one`: the key has a row past its ttl. That row is released first, unless an eviction for another key has already
-// removed the row.
+// `has_one`: true if the key has a row whose ttl has passed. That row is released first, unless it was already evicted
+// for another key.
 void Reservation::expect_row(uint32_t number, Table& table, bool has_one) {
   if (table.share == 0) {
     if (!has_one) table.rows.expect(store_.stripe_of_number(number));
@@ -55,7 +55,7 @@ void Reservation::expect_row(uint32_t number, Table& table, bool has_one) {
 
 void Reservation::expect_evictions(uint32_t number, Table& table, uint64_t count) {
   Quota& quota = table.quotas[number];
-  const uint64_t most = std::max(quota.rows, table.share);  // rows that a search for the oldest may examine
+  const uint64_t most = std::max(quota.rows, table.share);  // how many rows a search for the oldest may examine
   if (quota.oldest_last.capacity() < most) quota.oldest_last.reserve(most);
   for (uint64_t i = 0; i < count; ++i) store_.reserve_drop(number, table);
 }
@@ -72,7 +72,7 @@ void Reservation::settle() noexcept {
   }
 }
 
-// A candidate with count 0 was made by this reservation, so it is removed.
+// This reservation has created a candidate with count 0, so the candidate is removed.
 void Reservation::take_out(const Item& item) noexcept {
   Slot& slot = store_.index_.slot(store_.slot_number(item.hash));
   Cell* cell = store_.index_.find(slot, item.hash, item.use->table->spec.id);

@@ -1,5 +1,5 @@
-// Pushes that run out of memory at any point: the test makes every allocation of a push fail in turn. A slot then has
-// both the whole push and its identity, or neither. A repeated push completes the slot.
+// Tests pushes that run out of memory at any point: every allocation of a push is made to fail in turn. A slot then has
+// either the whole push and its identity, or neither. A repeated push completes the slot.
 #include <cstdlib>
 #include <map>
 #include <new>
@@ -17,7 +17,8 @@ using namespace springtide;
 
 namespace {
 
-thread_local int64_t allocations_left = -1;  // allocations of this thread until one fails; -1: none fails
+// number of allocations in this thread until one fails; -1 means that none fails
+thread_local int64_t allocations_left = -1;
 
 bool fails_now() { return allocations_left >= 0 && allocations_left-- == 0; }
 
@@ -38,7 +39,7 @@ void operator delete(void* at) noexcept { std::free(at); }
 void operator delete(void* at, size_t) noexcept { std::free(at); }
 void operator delete(void* at, std::align_val_t) noexcept { std::free(at); }
 void operator delete(void* at, size_t, std::align_val_t) noexcept { std::free(at); }
-// Arrays too: a sanitizer's own operator new[] would not call ours and would never fail.
+// Arrays are replaced too, because a sanitizer's own operator new[] would not call this one and would never fail.
 void* operator new[](size_t bytes) { return operator new(bytes); }
 void operator delete[](void* at) noexcept { std::free(at); }
 void operator delete[](void* at, size_t) noexcept { std::free(at); }
@@ -48,7 +49,7 @@ namespace {
 constexpr uint32_t kMany = 128;
 enum class Fault { allocation, arena };
 
-// A store of one shape, always made the same way, and one push into it.
+// A store of one kind, which is always created in the same way, and one push into it.
 struct Scene {
   virtual ~Scene() = default;
   virtual void prepare() {}
@@ -84,7 +85,7 @@ struct Scene {
     store.pull(tables, keys, out.data());
     return out;
   }
-  // State of each slot: its rows with ages, and its applied batches.
+  // State of each slot: its rows with their ages, and the batches that it has applied.
   struct State {
     std::map<std::pair<TableId, uint64_t>, std::vector<uint8_t>> rows;
     std::map<std::pair<TableId, uint64_t>, uint32_t> waiting;
@@ -123,7 +124,7 @@ struct Scene {
 };
 
 template <class Body>
-void in_new_thread(Body body) {  // its scratch memory is empty
+void in_new_thread(Body body) {  // a new thread, because its scratch memory is empty
   std::thread(body).join();
 }
 
@@ -253,7 +254,7 @@ TEST(slots_of_different_histories_that_lack_memory_have_it_whole_or_not_at_all) 
 
 TEST(a_push_for_which_rows_must_leave_is_whole_or_not_there) { survive<Evictions>(Fault::allocation, 20); }
 
-// Imports an image into a slot that has rows already; the image has more than the slot's share of one table.
+// Imports an image into a slot that already has rows. The image has more rows of one table than the slot's share.
 TEST(an_image_that_lacks_memory_leaves_a_slot_as_it_was_or_empty_and_closed) {
   Evictions from;
   from.prepare();
@@ -280,8 +281,9 @@ TEST(an_image_that_lacks_memory_leaves_a_slot_as_it_was_or_empty_and_closed) {
   }
 }
 
-// If memory is short for one of several slots, the other slots change owners, and each slot has one owner. Only the
-// target takes memory for rows, whether the target reads rows from the source's memory or receives them over a socket.
+// If memory is short for one of several slots, the other slots change owners, and every slot still has one owner. Only
+// the target allocates memory for rows. This holds both if it reads rows from the source's memory and if it receives
+// them over a socket.
 TEST(a_slot_for_which_the_target_lacks_memory_stays_and_the_others_go) {
   for (const bool hurry : {false, true}) {
     Cluster cluster(2);
@@ -290,7 +292,7 @@ TEST(a_slot_for_which_the_target_lacks_memory_stays_and_the_others_go) {
     for (uint16_t slot = 0; slot < kSlots && slots.size() < 4; ++slot) {
       if (cluster.placement.server_of_slot[slot] == 0) slots.push_back(slot);
     }
-    Key key = 0;  // of the only slot with a row
+    Key key = 0;  // key of the only slot that has a row
     while (slot_of(hash_key(0, key), kSlots) != slots[1]) ++key;
     const TableId table = 0;
     const std::vector<float> row(4000, 1.0f);

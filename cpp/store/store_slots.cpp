@@ -1,5 +1,6 @@
-// Whole slots: scan, load, clear, open, close, import. An import reads the image in place: it sizes the index, then
-// finds or creates rows in bunches and prefetches them before it writes them. Export: store_export.cpp.
+// Operations on whole slots: scan, load, clear, open, close, import. An import reads the image in place. It sizes the
+// index, and then finds or creates rows in bunches and prefetches them before it writes them. store_export.cpp has the
+// export.
 #include "base/cpu.h"
 #include "base/hash.h"
 #include "store/store.h"
@@ -12,9 +13,9 @@ std::string of(const TableSpec& spec) {
   return "slot image: table " + std::to_string(spec.id) + " ('" + spec.name + "')";
 }
 
-constexpr size_t kBunch = 16;  // rows prefetched before the first of them is written
+constexpr size_t kBunch = 16;  // number of rows to prefetch before the first of them is written
 
-// Caches the last tick, because most rows of an image have the same age as the row before.
+// Caches the last tick, because most rows of an image have the same age as the previous row.
 class Ticks {
  public:
   explicit Ticks(AgeClock& clock) : clock_(clock) {}
@@ -68,7 +69,7 @@ void Store::reserve_erase(uint32_t number) {
   });
 }
 
-// Records no tombstones; exports since an earlier cut become full instead.
+// Records no tombstones. Instead, exports since an earlier cut become full.
 void Store::erase_rows(uint32_t number) noexcept {
   Slot& slot = index_.slot(number);
   uint32_t stripe = stripe_of_number(number);
@@ -103,7 +104,8 @@ SlotLoad Store::load(uint32_t number) {
   return {slot.rows, slot.row_bytes + slot.cells * sizeof(Cell), slot.requests};
 }
 
-// Closing and the last copy, and import and opening, are one critical section: no change is lost between two owners.
+// Closing and the last copy are one critical section, and so are import and opening. No change is therefore lost
+// between two owners.
 void Store::mark_closed(uint32_t slot, bool closed) {
   if ((closed_[slot] != 0) == closed) return;
   closed_[slot] = closed ? 1 : 0;
@@ -129,7 +131,7 @@ void Store::import_closed(uint32_t slot, std::span<const uint8_t> image, bool op
   import_image(decoded, open ? Into::closed_then_open : Into::closed);
 }
 
-// Everything is checked before the slot is touched.
+// Everything is checked before the slot is changed.
 void Store::import_image(const SlotImage& image, Into into) {
   check_process();
   throw_if<BadInput>(image.slots != options.slots, "slot image: made with ", image.slots, " slots, this store has ",
@@ -160,7 +162,7 @@ void Store::import_image(const SlotImage& image, Into into) {
   if (into == Into::closed_then_open) mark_closed(image.slot, false);
 }
 
-// Called when memory is short for an image: leaves the slot empty and closed. If there is no memory even for that, the
+// Called if memory is short for an image. Leaves the slot empty and closed. If there is no memory even for that, the
 // process ends.
 void Store::abandon(uint32_t slot) noexcept {
   mark_closed(slot, true);

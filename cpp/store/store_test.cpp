@@ -1,4 +1,4 @@
-// The store used by several threads, and functions that Python cannot call; meant for the sanitizers.
+// Tests the store with several threads, and functions that Python cannot call. It is meant for the sanitizers.
 #include "store/store.h"
 
 #include <algorithm>
@@ -162,7 +162,8 @@ TEST(any_damage_to_an_image_is_noticed_and_changes_nothing) {
   }
   CHECK(store.export_slot(slot) == image);
   CHECK(store.rows() == keys.size());
-  size_t refused = 0;  // with the right checksum, as somebody could forge it, an image is refused or has sane sizes
+  // even with a correct checksum, which somebody could forge, an image is either refused or has sane sizes
+  size_t refused = 0;
   for (int i = 0; i < 4000; ++i) {
     std::vector<uint8_t> forged = image;
     if (i % 4 == 0) forged.resize(kUnsummed + random() % (forged.size() - kUnsummed));
@@ -192,7 +193,7 @@ TEST(rows_that_are_said_to_be_ready_are_those_of_a_plain_pull) {
     std::mt19937_64 random(4);
     for (const size_t count : {0, 10, 3000, 20000}) {
       Batch b = batch(store, random, count, 1 << 30, 2);
-      if (count != 10) {  // as clients send keys
+      if (count != 10) {  // in the form in which clients send keys
         std::vector<std::pair<uint64_t, size_t>> order;
         for (size_t i = 0; i < count; ++i) order.emplace_back(hash_key(b.tables[i], b.keys[i]), i);
         std::sort(order.begin(), order.end());

@@ -1,5 +1,5 @@
-// Helpers for tests that train a group twice, with and without a cache, and compare all rows bit by bit. They cover
-// tables of every kind, requests for their rows, and the complete state of the servers.
+// Helpers for tests that train a group twice, with and without a cache, and then compare all rows bit by bit. They
+// cover tables of every kind, requests for their rows, and the complete state of the servers.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +16,15 @@ constexpr uint64_t kKeySpace = 60;
 
 using Pair = std::pair<TableId, Key>;
 
-// Unique (table, key) pairs of each rank in one step.
+// Returns unique (table, key) pairs for each rank in one step.
 inline std::vector<std::vector<Pair>> random_batch(std::mt19937_64& random, uint32_t ranks, size_t keys, TableId tables,
                                                    uint64_t key_space) {
   std::vector<std::vector<Pair>> batch(ranks);
   for (auto& own : batch) {
     std::set<Pair> drawn;
     for (size_t i = 0; i < keys; ++i) {
-      const uint64_t key = std::min(random() % key_space, random() % key_space);  // some are common
+      // the minimum of two numbers makes some keys frequent
+      const uint64_t key = std::min(random() % key_space, random() % key_space);
       drawn.emplace(static_cast<TableId>(random() % tables), static_cast<Key>(key) - 3);
     }
     own.assign(drawn.begin(), drawn.end());
@@ -71,7 +72,7 @@ inline std::vector<float> values_of(Backend& backend, const Routed& rows, uint64
   return out;
 }
 
-// The images of all keys that a step may have trained, and the row counts of the stores.
+// Returns the images of all keys that a step may have trained, and the row counts of the stores.
 inline std::vector<float> everything(std::vector<Store*> stores, const Placement& placement,
                                      const std::vector<TableSpec>& specs) {
   std::vector<float> all;

@@ -1,5 +1,5 @@
 // A native unit test is one executable: TEST(a_sentence) { CHECK(...); } and CHECK_MAIN at the end. The test's exit
-// code is not 0 if a check failed or a test threw an exception.
+// code is nonzero if a check failed or a test threw an exception.
 #pragma once
 
 #include <cstdio>

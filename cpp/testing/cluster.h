@@ -1,4 +1,5 @@
-// Servers in this process for native tests, with plans as a client makes them. Two tables: 0 of dim 4, 1 of dim 9.
+// Servers in this process for native tests, and plans like those that a client makes. Two tables: 0 of dim 4, 1 of dim
+// 9.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@ constexpr uint32_t kSlots = 64;
 inline const std::string kSecret = "a secret of this test";
 
 struct Cluster {
-  // `server_tls`, `client_tls`: folders with the certificates of servers and clients; empty: no TLS.
+  // `server_tls` and `client_tls` are the folders with the certificates of servers and clients; empty: no TLS.
   explicit Cluster(uint16_t servers, uint32_t workers = 1, const std::string& server_tls = "",
                    std::string client_tls = "")
       : tls(std::move(client_tls)) {
@@ -88,7 +89,7 @@ inline TableSpec table(TableId id, uint32_t dim) {
 
 inline uint32_t dim_of_table(TableId table) { return table == 0 ? 4 : 9; }
 
-// Keys in the order a client plans them: by server, then slot.
+// Keys in the order in which a client plans them: by server, and then by slot.
 template <class DimOf = uint32_t (*)(TableId)>
 Routed plan(const Placement& placement, std::vector<std::pair<TableId, Key>> pairs, DimOf dim_of = dim_of_table) {
   const auto place = [&](const auto& pair) {
@@ -139,7 +140,7 @@ inline bool fell_by(const std::vector<float>& before, const std::vector<float>& 
   return true;
 }
 
-// A push of four samples of a shard, with their batch identity.
+// A push of four samples of a shard, with the identity of the batch.
 inline PushMeta named_push(uint32_t shard, uint64_t first) {
   PushMeta meta = sgd();
   meta.unique = false;

@@ -1,4 +1,4 @@
-// A TCP proxy in front of a server, for tests: it can cut connections immediately, or after a given number of reply
+// A TCP proxy in front of a server, for tests. It can cut connections immediately, or after a given number of reply
 // bytes.
 #pragma once
 
@@ -32,8 +32,8 @@ class Proxy {
     for (const Fd& fd : fds_) shut_both(fd.get());
     ++cuts_;
   }
-  // Cuts the connections after this many further bytes of replies. The server has then done its work, but the client
-  // does not know it.
+  // Cuts the connections after this many more bytes of replies. The server has then done its work, but the client does
+  // not know this.
   void cut_replies_after(int64_t bytes) { left_ = bytes; }
   void send_to(uint16_t port) { to_ = port; }
   void refuse(bool refuse) { refusing_ = refuse; }

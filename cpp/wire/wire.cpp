@@ -30,7 +30,7 @@ void check(const TableSpec& spec) {
 
 constexpr uint64_t round_up(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
-// Makes it unlikely that bytes of a torn or shifted stream pass as a header.
+// A checksum that makes it unlikely that bytes of a torn or shifted stream pass as a header.
 uint32_t check_of(const FrameHeader& header) {
   constexpr size_t words = (sizeof(FrameHeader) - sizeof header.check) / 4;
   std::array<uint32_t, words> word;
@@ -162,7 +162,8 @@ std::vector<TableSpec> decode_tables(std::span<const uint8_t> bytes) {
   ByteReader<BadInput> r{bytes, "a declaration of tables ends in the middle of a field, or has bytes after its end"};
   const auto count = r.get<uint32_t>();
   std::vector<TableSpec> tables;
-  for (uint32_t i = 0; i < count; ++i) {  // grows with the entries that exist, not with the claimed count
+  // this grows with the entries that exist, not with the count that the frame claims
+  for (uint32_t i = 0; i < count; ++i) {
     walk(r, tables.emplace_back());
     check(tables.back());
   }

@@ -1,4 +1,4 @@
-// Frames: encoding and decoding are inverse, and damaged frames are refused without reading past their end.
+// Tests frames: encoding and decoding are inverse, and damaged frames are refused without reading past their end.
 #include "wire/wire.h"
 
 #include <cstring>

@@ -1,4 +1,5 @@
-// Static and adaptive LAIA. A key has at most one owner, so scoring a sample costs one step per key, not per worker.
+// Static and adaptive LAIA. A key has at most one owner, so scoring a sample takes one step per key, instead of one per
+// key and worker.
 #include "schedule/allocate/allocate.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace springtide {
 
 namespace {
 
-// Workers with room left, in an array for random choices.
+// Workers that have room left, in an array for random choices.
 class Room {
  public:
   Room(std::span<const uint32_t> quota) : left_(quota.begin(), quota.end()), place_(quota.size()) {
@@ -92,7 +93,8 @@ class Laia {
   const uint64_t salt_;
 };
 
-// Divides the workers' room among the parts in turns, sample by sample, so that every part has as much room as samples.
+// Divides the workers' room among the parts in turns, sample by sample, so that every part gets as much room as it has
+// samples.
 std::vector<uint32_t> room_between(const AllocationTask& task, uint32_t first, uint32_t end) {
   std::vector<uint32_t> room(task.workers);
   for (uint32_t w = 0; w < task.workers; ++w) {

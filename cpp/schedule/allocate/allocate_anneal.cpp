@@ -1,9 +1,9 @@
-// Annealing allocator: searches the even allocation whose plan has the fewest transmissions.
+// Annealing allocator: searches for the even allocation whose plan has the fewest transmissions.
 //
-// The search takes out one sample after the other and computes its cost at every worker (AnnealNets). A heat bath
-// assigns the sample again: to the worker with the lowest cost plus noise. The noise decreases from sweep to sweep.
-// Overfull workers cost more, and at the end capacities are enforced. Integers and a fixed number of sweeps give the
-// same result on every rank.
+// The search takes out one sample after another, and computes what the sample would cost at every worker (AnnealNets).
+// A heat bath then assigns the sample again, to the worker with the lowest cost plus noise. The noise decreases from
+// sweep to sweep. Overfull workers cost more, and at the end capacities are enforced. Integers and a fixed number of
+// sweeps give the same result on every rank.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,21 +15,21 @@ namespace springtide {
 
 namespace {
 
-constexpr uint32_t kEverywhere = 4;  // with this many samples per worker, a key counts as trained by every worker
+constexpr uint32_t kEverywhere = 4;  // if it has this many samples per worker, a key counts as trained by every worker
 
 constexpr int32_t kUnit = 256;
 constexpr int32_t kHot = kUnit;             // noise at the first sweep, in transmissions
-constexpr int32_t kCold = kUnit / 8;        // noise at the last sweep but one; the last sweep has none
-constexpr int32_t kPrice = kUnit * 3 / 10;  // price of each sample beyond a worker's room
+constexpr int32_t kCold = kUnit / 8;        // noise in the last sweep but one; the last sweep has no noise
+constexpr int32_t kPrice = kUnit * 3 / 10;  // price of each sample that exceeds a worker's room
 constexpr uint32_t kDefaultSweeps = 8;
 constexpr uint32_t kFewestVisits = 2048;  // small batches get more sweeps, which cost little
 // Small batches are also searched several times with other random numbers, and by exchanges.
 constexpr uint32_t kSmallBatch = 64;
 constexpr uint32_t kSmallRounds = 4;
 
-// Cost of a sample at each worker, given the positions of all others; kUnit per transmission, without constant terms.
-// The costs of keys that only one sample has are summed once. Keys that several samples share ("nets") are counted per
-// worker. Keys that very many samples share are ignored.
+// What a sample costs at each worker, given where all other samples are; kUnit per transmission, without constant
+// terms. The costs of keys that only one sample has are summed once. Keys that several samples share ("nets") are
+// counted per worker. Keys that very many samples share are ignored.
 class AnnealNets {
  public:
   explicit AnnealNets(const AllocationTask& task)
@@ -79,7 +79,8 @@ class AnnealNets {
       nets_[net_of_[at]].sum += worker;
     }
   }
-  // Costs by worker for a sample that is taken out while all others are assigned. Valid until the next call.
+  // Returns the cost at each worker for a sample that is taken out, while all others are assigned. The result is valid
+  // until the next call.
   std::span<const int32_t> costs(uint32_t sample) {
     int32_t* const costs = costs_.data();
     std::copy_n(&alone_[size_t(sample) * stride_], stride_, costs);
@@ -100,10 +101,10 @@ class AnnealNets {
   struct Net {
     uint16_t owner = kNoWorker;
     uint16_t trainers = 0;
-    uint32_t sum = 0;  // sum of the ranks that train it; if there is one trainer, its rank
+    uint32_t sum = 0;  // sum of the ranks that train the key; if there is one trainer, its rank
     bool dirty = false;
   };
-  // Number of samples by unit; 0 for units that do not count.
+  // Returns the number of samples for each unit; 0 for units that do not count.
   static std::vector<uint32_t> count_samples(const AllocationTask& task) {
     std::vector<uint32_t> samples(task.owner.size());
     if (task.positions.empty()) {
@@ -125,8 +126,8 @@ class AnnealNets {
   std::vector<int32_t> costs_;
 };
 
-// -ln(-ln u) for evenly spaced u (Gumbel noise): choosing the best of score + noise draws with probability ~
-// exp(score).
+// -ln(-ln u) for evenly spaced u (Gumbel noise). Choosing the best sum of score and noise draws each option with a
+// probability proportional to exp(score).
 std::array<int32_t, 1024> noise_table() {
   std::array<int32_t, 1024> table{};
   for (size_t i = 0; i < table.size(); ++i)
@@ -159,7 +160,7 @@ class Anneal {
   }
 
  private:
-  // Assigns each sample to the worker that holds most of the keys that only this sample has, while there is room.
+  // Assigns each sample to the worker that has most of the keys that only this sample has, as long as there is room.
   void start() {
     for (uint32_t i = 0; i < task_.samples; ++i) {
       const std::span<const int32_t> cost = nets_.alone(i);
@@ -186,7 +187,7 @@ class Anneal {
         asks -= static_cast<int64_t>(heat) * noise()[word & 1023];
         word >>= 10;
       } else if (w == from) {
-        asks -= 1;  // on a tie, the sample stays
+        asks -= 1;  // if there is a tie, the sample stays where it is
       }
       if (asks < least) {
         least = asks;
@@ -196,7 +197,7 @@ class Anneal {
     put(sample, best);
   }
 
-  // Moves samples away from workers that have too many, cheapest first.
+  // Moves samples away from workers that have too many, the cheapest first.
   void make_even() {
     for (uint32_t w = 0; w < task_.workers; ++w) {
       while (size_[w] > task_.quota[w]) {
@@ -220,8 +221,8 @@ class Anneal {
     }
   }
 
-  // Tries all exchanges of two samples until none reduces the cost. Only for small batches, where prices guide the
-  // search badly.
+  // Tries all exchanges of two samples until none reduces the cost. This is only for small batches, where prices guide
+  // the search badly.
   void swap_neighbours() {
     if (task_.samples > kSmallBatch) return;
     for (bool better = true; better;) {

@@ -1,4 +1,4 @@
-// The annealer on random tasks: the allocation is even and repeatable, and nearly optimal for tiny tasks.
+// Tests the annealer on random tasks: the allocation is even and repeatable, and nearly optimal for tiny tasks.
 #include "schedule/allocate/allocate.h"
 
 #include <algorithm>

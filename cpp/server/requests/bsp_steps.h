@@ -1,6 +1,6 @@
-// Bulk-synchronous steps on one server. A step is complete when every rank's part has arrived. A client requests its
-// application once it is complete on all servers, so that all servers can drop an incomplete step. Gradients are summed
-// in rank order.
+// The steps of a bsp group on one server. A step is complete when every rank's part has arrived. When it is complete on
+// all servers, a client asks the servers to apply it. Until then, all servers can drop it. Gradients are summed in rank
+// order.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct StepRowsIn {
 
 struct StepPart {
   StepRowsIn grads;
-  StepRowsIn images;  // images of rows that a worker has trained itself; assigned after the sums
+  StepRowsIn images;  // images of rows that a worker has trained itself; assigned after the sums are applied
   std::vector<TableHyper> hyper;
   uint64_t clock = 0;
   bool unique = true;
@@ -59,9 +59,9 @@ class BspSteps {
  public:
   BspSteps(Store& store, uint32_t workers) : store_(store), workers_(workers) {}
 
-  // Keeps the part, unless the part is a duplicate or the step is already applied. Returns false for a part of an older
-  // group. Ranks are those of the job, so the ranks of a group may have gaps. BadInput if the group already has all its
-  // ranks.
+  // Keeps the part, unless it is a duplicate or its step is already applied. Returns false for a part of an older
+  // group. Ranks are those of the job, so the ranks of a group may have gaps between them. Throws BadInput if the group
+  // already has all its ranks.
   bool add(uint64_t step, uint32_t rank, uint32_t generation, StepPart part) {
     const std::lock_guard lock(mutex_);
     if (!stopped_.empty()) throw StepMissing(stopped_);
@@ -78,7 +78,8 @@ class BspSteps {
     if (is_complete(step)) moved_.notify_all();
     return true;
   }
-  // Returns whether every rank's part of `step` arrives within `timeout_s`; also false if the group is re-formed.
+  // Returns whether every rank's part of `step` arrives within `timeout_s` seconds. Returns false if the group is
+  // re-formed.
   bool await_complete(uint64_t step, double timeout_s) {
     std::unique_lock lock(mutex_);
     const uint64_t resets = resets_;
@@ -87,14 +88,14 @@ class BspSteps {
     if (!stopped_.empty()) throw StepMissing(stopped_);
     return came && is_complete(step);
   }
-  // Applies all steps up to `step`. The caller must know that they are complete on every server. Returns the
-  // nanoseconds spent in the store. StepMissing if a step is incomplete on this server.
+  // Applies all steps up to `step`. The caller must know that these steps are complete on every server. Returns the
+  // nanoseconds that the store took. Throws StepMissing if a step is incomplete on this server.
   uint64_t apply(uint64_t step) {
     const std::lock_guard lock(mutex_);
     if (!stopped_.empty()) throw StepMissing(stopped_);
     return apply_up_to(step);
   }
-  // The last step up to which all steps are complete on this server.
+  // Returns the last step such that it and all earlier steps are complete on this server.
   uint64_t complete() const {
     const std::lock_guard lock(mutex_);
     uint64_t step = applied_;
@@ -102,12 +103,13 @@ class BspSteps {
     return step;
   }
   // Re-forms the group: applies the steps up to `step` and drops later parts. `at_rest`: all ranks have completed
-  // `step`, so steps without parts on this server are older than its first slots. StepMissing if a later step is
-  // already applied here.
+  // `step`, so any step without parts on this server is older than the server's first slots. Throws StepMissing if a
+  // later step is already applied on this server.
   uint64_t settle(uint64_t step, uint32_t workers, uint32_t generation, bool at_rest = false) {
     const std::lock_guard lock(mutex_);
     if (!stopped_.empty()) throw StepMissing(stopped_);
-    if (at_rest && applied_ > step) {  // otherwise, new parts of the steps in between would be dropped as applied
+    // without this, new parts of the steps in between would be dropped as already applied
+    if (at_rest && applied_ > step) {
       throw StepMissing("a group cannot go on after step ", step, " here, where step ", applied_, " is applied");
     }
     if (at_rest && parts_.empty()) applied_ = step;
@@ -119,7 +121,8 @@ class BspSteps {
     moved_.notify_all();
     return spent;
   }
-  // Blocks until `step` is complete and applies it. StepMissing after `timeout_s`, with the missing ranks.
+  // Waits until `step` is complete, and applies it. Throws StepMissing after `timeout_s` seconds, and names the missing
+  // ranks.
   void wait(uint64_t step, double timeout_s) {
     std::unique_lock lock(mutex_);
     const uint64_t resets = resets_;
@@ -132,9 +135,10 @@ class BspSteps {
       throw StepMissing("step ", applied_ + 1, " was not complete after ", static_cast<int64_t>(timeout_s), " s",
                         missing(applied_ + 1), "; are these workers running? see their logs");
     }
-    apply_up_to(step);  // a client that asks for rows after this step knows that it is complete everywhere
+    apply_up_to(step);  // a client that asks for rows after this step knows that it is complete on all servers
   }
-  // The group returns to a checkpoint: drops buffered parts and wakes all waiting threads. Call settle() next.
+  // The group returns to a checkpoint: drops the parts that are stored, and wakes all waiting threads. Call settle()
+  // next.
   void reset(uint32_t workers, uint32_t generation) {
     const std::lock_guard lock(mutex_);
     applied_ = 0;
@@ -156,7 +160,8 @@ class BspSteps {
     const std::lock_guard lock(mutex_);
     return applied_;
   }
-  // A step failed in the middle: no slot may be served or handed over until the group is back at a checkpoint.
+  // Returns true if a step failed in the middle. No slot may then be served or handed over until the group has returned
+  // to a checkpoint.
   bool half_applied() const {
     const std::lock_guard lock(mutex_);
     return half_applied_;
@@ -207,7 +212,8 @@ class BspSteps {
     const auto& there = found != parts_.end() ? found->second : none;
     std::string ranks;
     const auto list = [&](uint32_t rank) { ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank); };
-    if (!there.empty() && there.rbegin()->first >= workers_) {  // ranks have gaps, so the missing ranks are unknown
+    // ranks have gaps, so it is unknown which ranks are missing
+    if (!there.empty() && there.rbegin()->first >= workers_) {
       for (const auto& [rank, part] : there) list(rank);
       return ": parts of rank " + ranks + " only, of " + std::to_string(workers_) + " workers";
     }
@@ -217,7 +223,8 @@ class BspSteps {
     return ": no part of rank " + ranks;
   }
 
-  // Limits the memory for a rank that runs ahead. A rank can run ahead only on a server without keys of that rank.
+  // Limits the memory for parts of a rank that is ahead of the others. A rank can be ahead only on a server that has no
+  // keys of that rank.
   static constexpr uint64_t kAhead = 64;
 
   Store& store_;

@@ -1,4 +1,4 @@
-// Steps of a re-formed group: parts of the previous group are no longer accepted.
+// Tests steps of a group that was re-formed: parts of the previous group are no longer accepted.
 #include "server/requests/bsp_steps.h"
 
 #include "testing/check.h"
@@ -11,7 +11,7 @@ TEST(a_part_of_a_group_that_is_over_is_not_taken_though_its_frame_came_before) {
   CHECK(steps.add(1, 4, 1, {}));
   steps.settle(0, 2, 2);
   CHECK(!steps.add(1, 4, 1, {}));
-  CHECK(!steps.add(1, 0, 1, {}));  // otherwise the late part would replace the new rank's part
+  CHECK(!steps.add(1, 0, 1, {}));  // otherwise, the late part would replace the part of the new rank
   CHECK(steps.add(1, 0, 2, {}));
   CHECK(steps.complete() == 0);
   CHECK(steps.add(1, 1, 2, {}));

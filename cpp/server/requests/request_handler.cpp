@@ -11,20 +11,20 @@ namespace springtide {
 
 namespace {
 
-// A reply to a pull is built in pieces of kPieceBytes, and sent in units of kSendBytes while rows are looked up. The
-// peer copies earlier pieces meanwhile, and the kernel copies rows that are still in the CPU cache.
+// A reply to a pull is built in pieces of kPieceBytes. It is sent in units of kSendBytes, while more rows are looked
+// up. Meanwhile, the peer copies earlier pieces, and the kernel copies rows that are still in the CPU cache.
 constexpr size_t kPieceBytes = 2 << 20, kSendBytes = 128 << 10;
 
-constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan ends with the slot that exceeds this size
+constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan ends after the slot with which it exceeds this size
 
-// Counts the request as being served during its lifetime.
+// Counts the request as being served during the lifetime of this object.
 struct Serving : NoCopy {
   explicit Serving(std::atomic<uint32_t>& n) : count(n) { ++count; }
   ~Serving() { --count; }
   std::atomic<uint32_t>& count;
 };
 
-// The frame belongs to a group that has been re-formed since.
+// The frame belongs to a group that was re-formed after the frame was sent.
 GroupChanged group_over(uint32_t generation, uint32_t now) {
   return GroupChanged("generation ", generation, " is over, the group is at ", now, "; join again");
 }
@@ -150,7 +150,7 @@ void RequestHandler::note_push(const FrameHeader& header, const BodyView& body, 
   state_.count.pushed_keys += body.keys.size();
   state_.count.update_ns += spent_ns;
   for (const FloatSpan& span : body.spans) state_.count.bytes_in += span.bytes;
-  // Pushes of a bsp group are applied with their step, and a push that changes no row makes no values stale.
+  // Pushes of a bsp group are applied together with their step, and a push that changes no row makes no values stale.
   if (applied == 0 || (header.flags & kBsp) != 0) return;
   if ((header.flags & kSeen) != 0) {
     state_.staleness.push_applied(header.server_ns);
@@ -286,8 +286,8 @@ struct RowReply : NoCopy {
   }
 
   FrameHeader head;
-  std::vector<iovec> out;      // not sent yet
-  std::vector<uint16_t> left;  // slots that moved away after their rows were read
+  std::vector<iovec> out;      // buffers that are not sent yet
+  std::vector<uint16_t> left;  // slots that moved away after their rows had been read
   uint64_t spent = 0;          // ns in the tables
 };
 
@@ -317,7 +317,7 @@ bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uin
   uint32_t common = 0;
   reply.head.body_bytes = sizeof(float) * dims_.floats(body.tables, common) + sizeof reply.spent;
   seal(reply.head);
-  // With other requests in progress, helper threads would only compete with them.
+  // If other requests are in progress, helper threads would only compete with them.
   const bool alone = state_.serving == 1;
   const size_t total = body.keys.size();
   for (size_t at = 0; at < total;) {
@@ -336,11 +336,12 @@ bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uin
   return send_all(line_, reply.out) == Io::ok;
 }
 
-// Looks up one piece of the reply and sends its rows as they are found. The unsent rest goes with the trailer.
+// Looks up one piece of the reply and sends its rows as they are found. What is not sent yet goes together with the
+// trailer.
 bool RequestHandler::look_up(const BodyView& body, size_t first, size_t end, bool helped, uint32_t common,
                              RowReply& reply) {
   const auto tables = body.tables.subspan(first, end - first);
-  size_t told = 0, at = 0, sent = 0;  // keys that are found; bytes that are ready; bytes that are sent
+  size_t told = 0, at = 0, sent = 0;  // number of keys that are found; bytes that are ready; bytes that are sent
   bool gone = false;
   uint64_t since = now_ns();
   const bool last = end == body.keys.size();
@@ -364,7 +365,7 @@ bool RequestHandler::look_up(const BodyView& body, size_t first, size_t end, boo
 
 size_t RequestHandler::piece_end(std::span<const TableId> tables, size_t at, uint32_t common, size_t& bytes) {
   const size_t total = tables.size();
-  if (common != 0) {  // the usual case needs no look at every key
+  if (common != 0) {  // in the usual case, there is no need to look at every key
     const size_t row = sizeof(float) * common;
     const size_t end = std::min(total, at + (kPieceBytes + row - 1) / row);
     bytes = (end - at) * row;
@@ -400,7 +401,8 @@ bool RequestHandler::fill_window(const FrameHeader& header, const BodyView& body
 // Requests of a bsp group: wait for a step, apply it, regroup (bsp_steps.h). Protocol: docs/design/training.md.
 bool RequestHandler::step(const FrameHeader& header) {
   FrameHeader answer = reply_to(header);
-  // Waits at most as long as a pull would, whatever the frame asks for: very long times would overflow the clock.
+  // Waits at most as long as a pull would, even if the frame asks for more, because very long times would overflow the
+  // clock.
   const double wait_s = std::min(static_cast<double>(header.clock) / 1000, state_.options.step_wait_s);
   if ((header.flags & kBsp) != 0) {
     answer.server_ns = state_.steps.apply(header.step);

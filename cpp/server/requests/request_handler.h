@@ -1,5 +1,5 @@
-// Serves the requests of one connection: pull, push, assign, declare, scan, stats, bsp steps, and slots from
-// peers. In: frames with checked headers (server.cpp). Out: a reply on the socket.
+// Serves the requests of one connection: pull, push, assign, declare, scan, stats, bsp steps, and slots from peers. In:
+// frames whose headers were checked (server.cpp). Out: a reply on the socket.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class RequestHandler {
   RequestHandler(ServerState& state, Line line)
       : state_(state), line_(line), import_epoch_(state.import_epoch), dims_(state.store) {}
 
-  // Returns false if the connection must end, because it broke or the peer violated the protocol.
+  // Returns false if the connection must end, because it broke or because the peer violated the protocol.
   bool handle(const FrameHeader& header, std::span<const uint8_t> body);
   void use(Window window) { window_ = std::move(window); }
   const Window& window() const { return window_; }
@@ -34,14 +34,14 @@ class RequestHandler {
   bool pull(const FrameHeader& header, const BodyView& body);
   bool stream(const FrameHeader& header, const BodyView& body, uint64_t waited_ns);
   bool look_up(const BodyView& body, size_t first, size_t end, bool helped, uint32_t common, RowReply& reply);
-  // Returns the end of the piece of a reply that starts at `at`, and sets its `bytes`. `common`: the dim of all tables;
-  // 0 if row lengths differ.
+  // Returns the end of the piece of a reply that starts at `at`, and sets its `bytes`. `common` is the dim of all
+  // tables, or 0 if row lengths differ.
   size_t piece_end(std::span<const TableId> tables, size_t at, uint32_t common, size_t& bytes);
   bool fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs, uint64_t waited_ns);
   bool push(const FrameHeader& header, const BodyView& body);
   bool push_once(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                  const SlotOwnership& owned);
-  // Adds slots to `refused` that now belong to another server and were not applied.
+  // If slots now belong to another server and were therefore not applied, adds them to `refused`.
   uint64_t apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                  std::span<const uint8_t> keep, std::vector<uint16_t>& refused);
   void note_push(const FrameHeader& header, const BodyView& body, uint64_t applied, uint64_t spent_ns);
@@ -51,7 +51,7 @@ class RequestHandler {
   bool stats(const FrameHeader& header);
   bool step(const FrameHeader& header);
   bool regroup(const FrameHeader& header);
-  uint32_t checked_slot(uint64_t named) const;  // this function and the next five: slot_requests.cpp
+  uint32_t checked_slot(uint64_t named) const;  // slot_requests.cpp has this function and the next five
   bool has_or_had(uint32_t slot, uint64_t transfer) const;
   void check_importable(uint32_t slot) const;
   bool take(const FrameHeader& header, std::span<const uint8_t> body);
@@ -72,7 +72,7 @@ class RequestHandler {
   Window window_;
   std::vector<float> rows_;  // one piece of a reply
   std::vector<uint8_t> keep_;
-  // A part of the reply is sent: an error can no longer be reported, only the connection closed.
+  // A part of the reply has been sent, so an error can no longer be reported: the connection can only be closed.
   bool mid_reply_ = false;
 };
 

@@ -44,7 +44,7 @@ uint64_t Dims::floats(std::span<const TableId> tables) {
 uint64_t Dims::floats(std::span<const TableId> tables, uint32_t& common) {
   const uint32_t first = tables.empty() ? 0 : of(tables[0]);
   const uint32_t* known = known_.data();
-  size_t ids = known_.size();  // local copy, because the compiler must assume that learn() changes the members
+  size_t ids = known_.size();  // a local copy, because the compiler must assume that learn() changes the members
   uint64_t sum = 0;
   uint32_t differ = 0;
   for (const TableId table : tables) {

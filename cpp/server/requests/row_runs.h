@@ -1,5 +1,5 @@
-// Matches the keys of a request with the memory of their rows, and checks sizes first.
-// In: a parsed body (wire.h), dims of the tables. Out: runs of keys with their floats.
+// Matches the keys of a request with the memory of their rows. Checks sizes first. In: a parsed body (wire.h), dims of
+// the tables. Out: runs of keys with their floats.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 
 namespace springtide {
 
-// The rows of keys [first, first + keys) are contiguous at `floats`.
+// The rows of the keys [first, first + keys) are contiguous, from `floats` on.
 struct Run {
   size_t first = 0;
   size_t keys = 0;
   float* floats = nullptr;
 };
 
-// Floats of a row, or of its image, by table id, cached per connection.
+// Number of floats of a row, or of its image, by table id; cached per connection.
 class Dims {
  public:
   explicit Dims(const Store& store) : store_(store) {}
-  uint32_t of(TableId table) {  // BadInput for a table that was never declared
+  uint32_t of(TableId table) {  // throws BadInput for a table that was never declared
     if (table < known_.size() && known_[table] != 0) return known_[table];
     return learn(table);
   }
-  uint64_t floats(std::span<const TableId> tables);  // total floats of one row per entry
-  // The same. `common` gets the dim of all tables; 0 if row lengths differ.
+  uint64_t floats(std::span<const TableId> tables);  // total number of floats, with one row per entry
+  // Returns the same. `common` is set to the dim of all tables, or 0 if row lengths differ.
   uint64_t floats(std::span<const TableId> tables, uint32_t& common);
 
  private:
@@ -37,24 +37,25 @@ class Dims {
   std::vector<uint32_t> known_;
 };
 
-// BadInput unless the number of floats matches the keys. The floats follow the keys in the body, or lie in the window
-// at the spans.
+// Throws BadInput unless the number of floats matches the keys. The floats follow the keys in the body, or lie in the
+// window at the spans.
 std::vector<Run> runs_of(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims);
-// The runs of a pull's reply in the window; empty if the reply goes over the socket.
+// Returns where the reply to a pull goes in the window; empty if the reply goes over the socket.
 std::vector<Run> reply_runs(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims);
 
-// The slots that a push with batch identities covers, as a mask for Store::push_once; empty: all. A push covers the
-// slots that it names, or all slots that this server has owned since the push's epoch. For slots that this server got
-// later, the client sent the keys to other servers.
+// Returns the slots that a push with batch identities covers, as a mask for Store::push_once; empty means all slots. A
+// push covers the slots that it names, or all slots that this server has owned since the push's epoch. If this server
+// got a slot later than that, the client sent the slot's keys to another server.
 std::vector<uint8_t> covered_slots(const FrameHeader& header, const BodyView& body, const SlotOwnership& owned);
 
-// Slots of keys that this server does not own, ascending; `keep[i]` is true for keys that this server owns.
+// Returns the slots of keys that this server does not own, in ascending order. `keep[i]` is set to true for keys that
+// it owns.
 std::vector<uint16_t> foreign_slots(const BodyView& body, const SlotOwnership& owned, uint32_t slots,
                                     std::vector<uint8_t>& keep);
-// Copies the runs' keys and floats, those with keep[i] only (all when keep is empty), into one part.
+// Copies the runs' keys and floats into one part: those with keep[i], or all if `keep` is empty.
 StepPart gathered(const BodyView& body, std::span<const Run> runs, std::span<const uint8_t> keep, Dims& dims);
-// NonFinite names the first key with a non-finite gradient. Images are not checked, because training may produce any
-// value.
+// Throws NonFinite, with the first key that has a non-finite gradient. Images are not checked, because training may
+// produce any value.
 void check_finite(const BodyView& body, std::span<const Run> runs, Dims& dims, const Store& store);
 
 }  // namespace springtide

@@ -27,18 +27,18 @@ namespace springtide {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 0;  // 0: any free port
+  uint16_t port = 0;  // 0 means any free port
   std::string secret;
   std::string tls;       // folder of this server's certificates (tls_session.h); empty: no TLS
   uint32_t index = 0;    // of this server in the job
-  uint32_t workers = 1;  // bsp: parts per step
+  uint32_t workers = 1;  // bsp: number of parts per step
   bool shared_memory = true;
-  uint32_t max_connections = 1024;  // after the handshake; pending handshakes have their own limit
+  uint32_t max_connections = 1024;  // connections that completed the handshake; pending handshakes have their own limit
   uint64_t max_frame_bytes = 1ULL << 30;
-  double handshake_s = 10;  // whole handshake, from accept() on
-  double stall_s = 30;      // drop a peer that stops mid-frame or reads no reply for this long
+  double handshake_s = 10;  // seconds for a whole handshake, from accept() on
+  double stall_s = 30;      // drop a peer that stops in the middle of a frame or reads no reply for this many seconds
   double step_wait_s = 300;
-  uint32_t credit_requests = 64;  // requests in flight per client
+  uint32_t credit_requests = 64;  // number of requests that each client may have in flight
   uint64_t credit_bytes = 256ULL << 20;
 };
 
@@ -61,9 +61,10 @@ struct ServerStats {
   uint64_t staleness_p50 = 0, staleness_max = 0;
 };
 
-// Decisions on slot transfers that peers have offered to this server. A source that got no reply offers the slot again,
-// and by then this server may have passed the slot on. Every transfer therefore has an id, which is the same in each
-// attempt, and is accepted or refused only once. Used by slot_requests.cpp; handover.cpp draws the ids.
+// What this server decided about slot transfers that other servers have offered to it. If a source gets no reply, it
+// offers the slot again. By then, this server may have passed the slot on. Every transfer therefore has an id, which
+// stays the same in each attempt. A transfer is accepted or refused only once. slot_requests.cpp uses this class;
+// handover.cpp draws the ids.
 class TransferLog {
  public:
   enum class Outcome { unknown, accepted, refused };
@@ -76,9 +77,10 @@ class TransferLog {
     return id;
   }
 
-  // Hold the lock from `outcome` to `record`: the same transfer may arrive over two connections at once.
+  // Hold the lock from `outcome` to `record`, because the same transfer may arrive over two connections at the same
+  // time.
   std::unique_lock<std::mutex> lock(uint32_t slot) { return std::unique_lock(stripes_[slot % stripes_.size()]); }
-  // Unknown for id 0, which means a transfer without an id.
+  // Returns Unknown for id 0, which means a transfer without an id.
   Outcome outcome(uint32_t slot, uint64_t id) const {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(slot);
@@ -87,7 +89,7 @@ class TransferLog {
     const auto entry = std::find_if(all.begin(), all.end(), [&](const Entry& e) { return e.id == id; });
     return entry == all.end() ? Outcome::unknown : entry->outcome;
   }
-  // Records the outcome; a later record of the same id has no effect.
+  // Records the outcome. If the id already has an outcome, this has no effect.
   void record(uint32_t slot, uint64_t id, Outcome outcome) {
     if (id == 0 || this->outcome(slot, id) != Outcome::unknown) return;
     const std::lock_guard lock(mutex_);
@@ -97,7 +99,8 @@ class TransferLog {
   }
 
  private:
-  // A few entries suffice: a source repeats an offer only for a heartbeat or two, until it has the newest placement.
+  // A few entries suffice, because a source repeats an offer only for a heartbeat or two, until it has the newest
+  // placement.
   static constexpr size_t kEntriesPerSlot = 64;
   struct Entry {
     uint64_t id;
@@ -108,8 +111,8 @@ class TransferLog {
   std::map<uint32_t, std::deque<Entry>> entries_;
 };
 
-// Pauses requests while a CPU-throttled server hands its slots over. All threads share the CPU quota: threads that
-// serve requests would use it up, and the hand-over would wait for the next period after each frame.
+// Pauses requests while a CPU-throttled server hands its slots over. All threads share the CPU quota. Threads that
+// serve requests would use it up, and the hand-over would wait for the next quota period after each frame.
 class RequestPause {
  public:
   // Requests wait while a Scope exists. Only one Scope may exist at a time.
@@ -117,7 +120,7 @@ class RequestPause {
    public:
     explicit Scope(RequestPause& pause) : pause_(pause) { pause_.set_active(true); }
     ~Scope() { pause_.set_active(false); }
-    // Call it when slots have a new owner: requests that wait now continue and learn the new owner.
+    // Call it when slots have a new owner. Requests that wait now continue, and learn of the new owner.
     void release_waiting() { pause_.set_active(true); }
 
    private:
@@ -133,7 +136,7 @@ class RequestPause {
   }
 
  private:
-  // A target that does not answer must not block requests for slots that are still here.
+  // A target that does not answer must not block requests for slots that this server still has.
   static constexpr std::chrono::seconds kLongestWait{2};
 
   void set_active(bool active) {
@@ -151,16 +154,16 @@ class RequestPause {
   uint64_t rounds_ = 0;
 };
 
-// Staleness of pushes: how many other pushes were applied between the read of a push's rows and its
-// application. Out: median and maximum, for the server's statistics.
+// Staleness of pushes: how many other pushes were applied after a push's rows were read and before it was applied. Out:
+// median and maximum, for the statistics of the server.
 class Staleness {
  public:
-  // Number of pushes that changed rows of this server. A pull's reply contains this number, and the push of that
-  // step returns the number.
+  // Returns the number of pushes that changed rows of this server. The reply to a pull contains this number, and the
+  // push of the same step sends it back.
   uint64_t applied() const { return applied_.load(std::memory_order_relaxed); }
 
   void push_applied() { applied_.fetch_add(1, std::memory_order_relaxed); }
-  // Counts a push whose rows were read when `seen` pushes had been applied.
+  // Counts a push. When its rows were read, `seen` pushes had been applied.
   void push_applied(uint64_t seen) {
     const uint64_t before = applied_.fetch_add(1, std::memory_order_relaxed);
     const uint64_t lag = before - std::min(before, seen);
@@ -183,26 +186,27 @@ class Staleness {
   uint64_t most() const { return most_.load(std::memory_order_relaxed); }
 
  private:
-  static constexpr size_t kCounted = 1024;  // for the median, longer lags count as this lag
+  static constexpr size_t kCounted = 1024;  // for the median, a longer lag counts as this lag
 
   std::atomic<uint64_t> applied_{0}, most_{0};
   std::array<std::atomic<uint64_t>, kCounted + 1> pushes_{};  // by lag
 };
 
-// A snapshot of which slots this server owns, and which servers own the others. The snapshot is updated after slots of
-// the store are opened or closed.
+// A snapshot of which slots this server owns, and which servers own the others. It is updated after slots of the store
+// are opened or closed.
 struct SlotOwnership {
   uint32_t epoch = 0;
   uint32_t slots = 0;
   bool all = true;
-  uint32_t newest = 0;               // highest epoch in `since`
-  std::vector<uint8_t> mine = {};    // by slot; empty: all
-  std::vector<uint32_t> since = {};  // by slot: owned since this epoch; kNamedOnly: received by a hand-over
-  std::vector<uint16_t> owner = {};  // by slot: its owner as far as known here; kNoOwner: unknown
-  std::map<uint16_t, std::string> addresses = {};  // host:port of servers that slots went to
+  uint32_t newest = 0;             // highest epoch in `since`
+  std::vector<uint8_t> mine = {};  // by slot; empty: all
+  // by slot: the epoch since which it is owned; kNamedOnly if it was received by a hand-over
+  std::vector<uint32_t> since = {};
+  std::vector<uint16_t> owner = {};  // by slot: its owner as far as this server knows; kNoOwner if unknown
+  std::map<uint16_t, std::string> addresses = {};  // host:port of the servers to which slots have gone
 };
-constexpr size_t kMaxPendingHandshakes = 64;  // each has a thread; a handshake takes a few milliseconds
-constexpr uint32_t kNamedOnly = UINT32_MAX;   // only a push that names the slot covers this slot
+constexpr size_t kMaxPendingHandshakes = 64;  // each has a thread; a handshake takes only a few milliseconds
+constexpr uint32_t kNamedOnly = UINT32_MAX;   // only a push that names the slot covers it
 
 struct ServerCounters {
 #define SPRINGTIDE_COUNTER(name) std::atomic<uint64_t> name{0};
@@ -229,7 +233,7 @@ struct ServerState {
     changed->all = std::ranges::all_of(changed->mine, [](uint8_t mine) { return mine != 0; });
     owned = std::move(changed);
   }
-  // Must be called after the slots are closed.
+  // Call this after the slots are closed.
   void record_given(std::span<const uint16_t> slots, uint16_t to, const std::string& address) {
     change_ownership([&](SlotOwnership& now) {
       for (const uint16_t slot : slots) {
@@ -239,7 +243,7 @@ struct ServerState {
       now.addresses[to] = address;
     });
   }
-  // Must be called after the slots are open.
+  // Call this after the slots are open.
   void record_received(std::span<const uint16_t> slots) {
     if (slots.empty()) return;
     change_ownership([&](SlotOwnership& now) {
@@ -254,7 +258,7 @@ struct ServerState {
     const std::lock_guard lock(mutex);
     in_doubt[slot] = server;
   }
-  // Returns True if the slot was in doubt.
+  // Returns true if the slot was in doubt.
   bool clear_in_doubt(uint16_t slot) {
     const std::lock_guard lock(mutex);
     return in_doubt.erase(slot) != 0;
@@ -263,7 +267,7 @@ struct ServerState {
     const std::lock_guard lock(mutex);
     return in_doubt;
   }
-  // Must be called when the slot's image arrives: the next owner is not decided yet.
+  // Call this when the slot's image arrives, because the next owner is not decided yet.
   void mark_owner_unknown(uint32_t slot) {
     if (ownership()->owner[slot] == kNoOwner) return;
     change_ownership([&](SlotOwnership& now) { now.owner[slot] = kNoOwner; });
@@ -290,17 +294,20 @@ struct ServerState {
   ServerCounters count;
   Staleness staleness;
   std::atomic<uint32_t> generation{0};
-  std::shared_mutex import_mutex;         // shared by slot imports; exclusive to change the next two
-  std::atomic<uint64_t> import_epoch{0};  // slots are accepted only over connections made in the current epoch
-  std::atomic<bool> draining{false};      // accepts no more slots
+  std::shared_mutex import_mutex;  // shared by imports of slots, and exclusive to change the next two members
+  // slots are accepted only over connections that were opened in the current epoch
+  std::atomic<uint64_t> import_epoch{0};
+  std::atomic<bool> draining{false};  // true if this server accepts no more slots
   std::atomic<bool> stopping{false};
-  std::atomic<uint32_t> serving{0};           // requests being served
-  RequestPause request_pause;                 // blocks requests during a throttled hand-over
-  TransferLog transfers;                      // offered by peers
-  std::mutex handover_mutex;                  // one hand-over at a time; guards transfer_ids
-  std::map<uint16_t, uint64_t> transfer_ids;  // by slot: id of the last transfer, reused while in doubt
-  mutable std::mutex mutex;                   // guards the members below
-  std::map<uint16_t, uint16_t> in_doubt;      // slots closed here whose new owner has not replied, with that server
+  std::atomic<uint32_t> serving{0};  // number of requests that are being served
+  RequestPause request_pause;        // blocks requests during a throttled hand-over
+  TransferLog transfers;             // transfers that other servers have offered
+  std::mutex handover_mutex;         // allows one hand-over at a time; guards transfer_ids
+  // by slot: id of the last transfer, which is used again while the slot is in doubt
+  std::map<uint16_t, uint64_t> transfer_ids;
+  mutable std::mutex mutex;  // guards the members below
+  // slots that are closed here and whose new owner has not replied, each with that server
+  std::map<uint16_t, uint16_t> in_doubt;
   std::shared_ptr<const SlotOwnership> owned;
 };
 

@@ -1,4 +1,4 @@
-// Requests wait while a throttled server hands slots over, and never for long.
+// Tests that requests wait while a throttled server hands slots over, and that they never wait for long.
 #include "server/requests/server_state.h"
 
 #include <future>

@@ -1,5 +1,5 @@
-// Slots from peer servers: import an image, take ownership of a batch of slots. A part of RequestHandler. An
-// image is imported whole or refused. Sender: handover.h.
+// Handles slots from other servers: imports an image, and takes ownership of a batch of slots. This is a part of
+// RequestHandler. An image is imported completely or refused. handover.h is the sender's side.
 #include "net/frame_io.h"
 #include "server/requests/request_handler.h"
 #include "slots/slot_batch.h"
@@ -12,8 +12,8 @@ uint32_t RequestHandler::checked_slot(uint64_t named) const {
   return static_cast<uint32_t>(named);
 }
 
-// True if this server has the slot, or accepted this transfer before. This server may have passed the slot on since,
-// which the source does not need to know.
+// Returns true if this server has the slot, or has accepted this transfer before. In the meantime, this server may have
+// passed the slot on, which the source need not know.
 bool RequestHandler::has_or_had(uint32_t slot, uint64_t transfer) const {
   const TransferLog::Outcome outcome = state_.transfers.outcome(slot, transfer);
   if (outcome == TransferLog::Outcome::refused)
@@ -30,8 +30,8 @@ void RequestHandler::check_importable(uint32_t slot) const {
                      "has handed this slot over itself and has no reply yet; try again");
 }
 
-// Imports an image into a slot that stays closed. If the slot is open on this server, an earlier frame of the source
-// transferred it over another connection, and the source has not changed the slot since.
+// Imports an image into a slot that stays closed. If the slot is already open on this server, an earlier frame of the
+// source transferred it over another connection. The source has not changed the slot since then.
 bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> body) {
   FrameHeader answer = reply_to(header);
   {
@@ -46,7 +46,7 @@ bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> bo
         state_.mark_owner_unknown(slot);
         state_.store.import_closed(slot, body, false);
       }
-      // The source may open the slot again, so this transfer must never be accepted later.
+      // The source may open the slot again, so this transfer must not be accepted later.
     } catch (const std::exception&) {
       state_.transfers.record(slot, header.clock, TransferLog::Outcome::refused);
       throw;
@@ -55,8 +55,8 @@ bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> bo
   return reply(answer, {});
 }
 
-// Takes whole slots, and accepts or refuses each slot separately. Rows by reference are read from the source's memory;
-// the source keeps the slots closed until it gets the reply.
+// Takes whole slots, and accepts or refuses each slot separately. If the frame has references instead of rows, the rows
+// are read from the source's memory. The source keeps the slots closed until it gets the reply.
 bool RequestHandler::own_all(const FrameHeader& header, std::span<const uint8_t> body) {
   const SlotBatch batch = decode_batch(body);
   const int giver = batch.by_reference ? peer_process(line_.fd) : 0;
@@ -64,8 +64,8 @@ bool RequestHandler::own_all(const FrameHeader& header, std::span<const uint8_t>
   return take_all(header, batch, giver);
 }
 
-// Must reply: a source that gets an error opens its slots again, and slots taken here would have two owners. If there
-// is no memory to record the taken slots, the process ends (noexcept).
+// This must send a reply. A source that gets an error opens its slots again, and slots that were taken here would then
+// have two owners. If there is no memory to record the slots that were taken, the process ends (noexcept).
 bool RequestHandler::take_all(const FrameHeader& header, const SlotBatch& batch, int giver) noexcept {
   BatchAnswer answer;
   std::vector<uint16_t> fresh;
@@ -97,7 +97,7 @@ bool RequestHandler::take_all(const FrameHeader& header, const SlotBatch& batch,
       }
     }
     state_.record_received(fresh);
-    if (batch.by_reference && answer.taken.empty()) refused.clear();  // the source sends the rows themselves next
+    if (batch.by_reference && answer.taken.empty()) refused.clear();  // the source will send the rows themselves
     // The source opens these slots again, so their transfers must not be accepted later.
     for (const SlotBatch::Part* part : refused) {
       const auto alone = state_.transfers.lock(part->slot);
@@ -109,7 +109,7 @@ bool RequestHandler::take_all(const FrameHeader& header, const SlotBatch& batch,
   return reply(reply_to(header), encode(answer));
 }
 
-// Checks that rows have the same length there and here, before memory is allocated for them.
+// Checks that rows have the same length on both servers, before memory is allocated for them.
 void RequestHandler::check_row(const TableReference& table) const {
   const TableSpec& here = state_.store.spec(table.shape.id);
   if (table.shape.dim == here.dim && table.shape.state_floats <= 4 * here.dim + 4) return;  // no optimizer keeps more

@@ -1,4 +1,4 @@
-// Reserved address space, handed out in pieces that never move and are backed by huge pages.
+// Reserved address space. Its pieces are allocated from the start, never move, and use huge pages.
 #pragma once
 
 #include <sys/mman.h>
@@ -17,8 +17,8 @@ namespace springtide {
 
 class Arena : public NoCopy {
  public:
-  // Reserves less, down to 1/64, if the system refuses this much address space. BadInput if the system refuses even
-  // that.
+  // If the system refuses this much address space, reserves less, down to 1/64. Throws BadInput if the system refuses
+  // even that.
   Arena(std::string name, size_t bytes) : name_(std::move(name)) {
     size_t wanted = round_up(std::max(bytes, kHugePage), kHugePage);
     for (size_t least = wanted / 64; wanted >= least; wanted /= 2) {
@@ -29,7 +29,8 @@ class Arena : public NoCopy {
       base_ = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(got), kHugePage));
       capacity_ = wanted / kHugePage * kHugePage;
       madvise(base_, capacity_, MADV_HUGEPAGE);  // only an optimization, so errors are ignored
-      // A forked data loader never reads tables; with shared pages, every later write here would copy a page.
+      // A forked data loader never reads tables. If pages were shared with it, every later write here would copy a
+      // page.
       madvise(base_, capacity_, MADV_DONTFORK);
       return;
     }
@@ -38,7 +39,7 @@ class Arena : public NoCopy {
   }
   ~Arena() { munmap(map_, map_bytes_); }
 
-  // Returns the offset of zeroed memory. BadInput if the arena is full.
+  // Returns the offset of zeroed memory. Throws BadInput if the arena is full.
   size_t take(size_t bytes, size_t align) {
     std::lock_guard hold(lock_);
     size_t at = round_up(used_, align);
@@ -57,7 +58,7 @@ class Arena : public NoCopy {
     std::lock_guard hold(lock_);
     return round_up(used_, kHugePage);
   }
-  // For tests: all arenas are full after so many take() calls.
+  // For tests: after this many take() calls, all arenas are full.
   static void full_after(uint64_t pieces) { pieces_left_ = pieces; }
 
  private:

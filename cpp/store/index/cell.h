@@ -1,4 +1,5 @@
-// One entry of the index: key hash, row location and stamp of the last change. 16 bytes, four per cache line.
+// One entry of the index: hash of the key, location of the row, and stamp of the last change. 16 bytes, four per cache
+// line.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +8,10 @@
 
 namespace springtide {
 
-// The hash replaces the key: for a given table, hash_key is a bijection.
+// The hash replaces the key, because hash_key is a bijection for a given table.
 //   meta: | stamp 24 | candidate 1 | extent 24, row 15         |  an existing row
 //         | stamp 24 |     1       | table 16, count 23        |  a key that waits for admission
-// meta 0 is an empty cell: extent 0 belongs to no table.
+// A meta of 0 marks an empty cell, because extent 0 belongs to no table.
 struct Cell {
   uint64_t hash;
   uint64_t meta;
@@ -27,7 +28,7 @@ constexpr uint64_t kCandidateBit = uint64_t{1} << 39;
 constexpr uint64_t kHandleMask = kCandidateBit - 1;
 constexpr TableId kNoTable = 0xffff;  // not a valid table id
 
-// Where a row lies: extent number and row number in it.
+// Location of a row: the number of the extent, and the number of the row in it.
 using RowHandle = uint64_t;
 
 constexpr uint64_t row_meta(RowHandle row, uint32_t stamp) { return (uint64_t{stamp} << 40) | row; }

@@ -8,7 +8,7 @@
 namespace springtide {
 
 constexpr size_t align64(size_t bytes) { return (bytes + 63) / 64 * 64; }
-constexpr size_t kKeptFree = 512;  // maximum number of free rows that a stripe keeps after evictions
+constexpr size_t kKeptFree = 512;  // most free rows that a stripe keeps after evictions
 constexpr uint64_t kMostAtOnce = 64;
 
 ExtentArena::ExtentArena(size_t reserve_bytes)
@@ -33,7 +33,8 @@ RowPool::RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint3
   size_t row = size_t{weight_bytes} + vector_bytes + number_bytes;
   double best = 2;
   uint32_t least = static_cast<uint32_t>((row + 128 + kExtentBytes - 1) / kExtentBytes);
-  for (uint32_t extents = least; extents < least + 16; ++extents) {  // the fewest extents with a waste below 1/64
+  // use the smallest number of extents that wastes less than 1/64
+  for (uint32_t extents = least; extents < least + 16; ++extents) {
     size_t bytes = extents * kExtentBytes;
     auto rows = static_cast<uint32_t>(std::min<size_t>((bytes - 126) / row, kMaxRowsPerExtent));
     double waste = 1.0 - static_cast<double>(rows * row) / static_cast<double>(bytes);
@@ -69,7 +70,7 @@ RowHandle RowPool::take(uint32_t number) {
   return row;
 }
 
-// Takes more rows the more the stripe has, so that small tables do not waste memory on unused rows.
+// Takes more rows if the stripe has more rows, so that small tables do not waste memory on unused rows.
 void RowPool::refill(Stripe& stripe) {
   uint64_t wanted = std::clamp<uint64_t>(stripe.taken / 8, 1, kMostAtOnce);
   std::lock_guard hold(lock_);
@@ -107,7 +108,7 @@ void RowPool::settle(uint32_t number) noexcept {
     std::vector<RowHandle> kept(stripe.free.begin(), stripe.free.begin() + kKeptFree / 2);
     free_.insert(free_.end(), stripe.free.begin() + kKeptFree / 2, stripe.free.end());
     stripe.free.swap(kept);          // `kept` has enough memory reserved
-  } catch (const std::bad_alloc&) {  // no memory: the rows stay in the stripe
+  } catch (const std::bad_alloc&) {  // there is no memory, so the rows stay in the stripe
   }
 }
 

@@ -1,6 +1,6 @@
-// Rows of all tables in one arena. A table takes extents of 64 KiB, several together for long rows. An extent holds the
-// weights of its rows, then the optimizer's vectors, then its numbers, one per row. A pull therefore touches only
-// weights.
+// Rows of all tables in one arena. A table takes extents of 64 KiB; if rows are long, it takes several together. An
+// extent has first the weights of its rows, then the optimizer's vectors, and then its numbers, one per row. A pull
+// therefore touches only weights.
 #pragma once
 
 #include <array>
@@ -36,13 +36,13 @@ class RowPool {
   RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t vector_bytes, uint32_t number_bytes);
 
   // The caller holds the stripe's lock. The table's own lock is taken only once for several rows. take() and
-  // give_back() cannot fail for rows that were announced by expect() and expect_back(). For other rows these calls may
-  // throw, and then change nothing.
+  // give_back() cannot fail if the rows were announced by expect() and expect_back(). For other rows, these calls may
+  // throw; they then change nothing.
   RowHandle take(uint32_t stripe);
   void give_back(uint32_t stripe, RowHandle row);
   void expect(uint32_t stripe);           // announces that one more row will be taken
   void expect_back(uint32_t stripe);      // announces that one more row will be given back
-  void settle(uint32_t stripe) noexcept;  // ends all announcements of expect() and expect_back()
+  void settle(uint32_t stripe) noexcept;  // ends everything that expect() and expect_back() have announced
 
   uint8_t* weights(RowHandle row) const { return arena_.at(extent_of(row)) + size_t{row_of(row)} * weight_bytes_; }
   float* vectors(RowHandle row) const {
@@ -66,12 +66,12 @@ class RowPool {
   ExtentArena& arena_;
   TableId table_;
   uint32_t weight_bytes_, vector_bytes_;
-  uint32_t extents_ = 1;                    // extents that are taken together
+  uint32_t extents_ = 1;                    // number of extents that are taken together
   uint32_t rows_ = 0;                       // rows in them
-  size_t vectors_at_ = 0, numbers_at_ = 0;  // offset of the first row of each extent
+  size_t vectors_at_ = 0, numbers_at_ = 0;  // offsets of the first row's vectors and numbers in an extent
   std::unique_ptr<std::array<Stripe, kStripes>> stripes_;
   std::mutex lock_;
-  std::vector<RowHandle> free_;  // returned by stripes that had too many free rows
+  std::vector<RowHandle> free_;  // rows that stripes with too many free rows have returned
   uint32_t extent_ = 0, next_row_ = 0;
 };
 

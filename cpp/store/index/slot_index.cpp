@@ -79,9 +79,9 @@ SlotIndex::SlotIndex(uint32_t slots, size_t reserve_bytes, const TableId* extent
       slot_bits_(static_cast<uint32_t>(std::countr_zero(slots))),
       extent_table_(extent_table) {}
 
-// A key is in its home bucket. If that bucket is full, the key is in the other bucket of the pair; if both are full, in
-// the next pair with room. A search may therefore stop at an empty cell of the home bucket or of any later bucket on
-// its path.
+// Normally, a key is in its home bucket. If that bucket is full, the key is in the other bucket of the pair; if both
+// are full, in the next pair with room. A search may therefore stop at an empty cell of the home bucket or of any later
+// bucket on its path.
 Cell* SlotIndex::find_slowly(Slot& slot, uint64_t hash, TableId table) {
   Cell* cells = cells_at(segment_unit(slot, hash));
   uint32_t mask = slot.bucket_mask, home = static_cast<uint32_t>(hash) & mask;
@@ -117,7 +117,8 @@ Cell* SlotIndex::insert(Slot& slot, uint64_t hash, uint64_t meta) {
   }
 }
 
-// Cells that were placed further away because the bucket was full move back, so that searches can stop at empty cells.
+// If cells were placed further away because a bucket was full, they move back, so that searches can stop at empty
+// cells.
 void SlotIndex::erase(Slot& slot, Cell* cell) {
   uint32_t mask = slot.bucket_mask, last = (mask + 1) * kBucket - 1;
   Cell* cells = cells_at(segment_unit(slot, cell->hash));
@@ -150,7 +151,7 @@ Cell* SlotIndex::first_homed(Cell* cells, uint32_t bucket, uint32_t home, uint32
   return nullptr;
 }
 
-// Returns a cell of this pair whose home is the pair of `to`, or a pair before it, counted backwards from here.
+// Returns a cell of this pair whose home is the pair of `to`, or a pair before that one, counted backwards from here.
 Cell* SlotIndex::first_that_may_move(Cell* cells, uint32_t pair, uint32_t to, uint32_t mask) {
   uint32_t last = (mask + 1) * kBucket - 1, distance = (pair - (to & ~1u)) & mask;
   for (uint32_t i = pair * kBucket; i < (pair + 2) * kBucket; ++i) {
@@ -191,8 +192,8 @@ void SlotIndex::reserve(Slot& slot, uint64_t cells) {
   slot.bucket_mask = static_cast<uint16_t>((16u << size_class) / kBucket - 1);
 }
 
-// The limit of a segment is random, from 0.5 to 0.9 of its cells, with a uniform ratio. Equally filled slots therefore
-// reach their limits at different times, and splits are spread evenly.
+// The number of cells at which a segment splits is random, from 0.5 to 0.9 of all its cells. Slots that are equally
+// full therefore split at different times.
 uint32_t SlotIndex::new_segment(uint32_t size_class, uint32_t depth) {
   uint32_t unit = pool_.take(size_class);
   uint32_t cells = 16u << size_class;
@@ -263,7 +264,7 @@ void SlotIndex::double_directory(Slot& slot) {
   ++slot.depth;
 }
 
-// Cells whose next hash bit is one move to a new segment; the others are placed again in a fresh copy.
+// Cells whose next hash bit is one move to a new segment. The others are placed again in a fresh copy.
 void SlotIndex::split(Slot& slot, uint64_t hash) {
   uint32_t last = (16u << kFullClass) - 1;
   uint32_t unit = segment_unit(slot, hash);

@@ -1,6 +1,6 @@
 // Maps hashes to cells, slot by slot, under the slot's stripe lock. A slot starts with one small segment, which doubles
-// up to 1024 cells. Then segments split one by one under a directory, so growth moves only one segment. Design:
-// docs/design/slot-tables.md.
+// up to 1024 cells. Then segments split one by one under a directory, so that growth moves only one segment at a time.
+// Design: docs/design/slot-tables.md.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace springtide {
 
-// Buddy allocator of index segments: power-of-two blocks of 256 B and up in one arena.
+// Buddy allocator of index segments: blocks of 256 B and up, in powers of two, in one arena.
 class SegmentPool {
  public:
   static constexpr size_t kUnit = 256;
@@ -29,7 +29,7 @@ class SegmentPool {
 
  private:
   static constexpr uint32_t kClasses = 24;     // up to 2 GiB, for a directory of half a billion segments
-  static constexpr uint32_t kChunkClass = 12;  // 1 MiB, taken from the arena at a time
+  static constexpr uint32_t kChunkClass = 12;  // 1 MiB, which is taken from the arena at a time
 
   struct FreeBlock {  // stored in the free block itself
     uint32_t next, prev;
@@ -40,18 +40,18 @@ class SegmentPool {
 
   Arena arena_;
   Arena tags_arena_;
-  uint8_t* tags_;  // by unit: size class + 1 if a free block starts there, else 0
+  uint8_t* tags_;  // for each unit, size class + 1 if a free block begins there, and otherwise 0
   std::mutex lock_;
-  std::array<uint32_t, kClasses> free_{};  // 0: none, because unit 0 is never allocated
+  std::array<uint32_t, kClasses> free_{};  // 0 means that there is none, because unit 0 is never allocated
 };
 
-// One cache line, which includes the directory unless the slot is very large.
+// One cache line. It includes the directory, unless the slot is very large.
 struct alignas(64) Slot {
   static constexpr uint32_t kInlineDepth = 3;
 
-  uint32_t segments[1u << kInlineDepth] = {};  // directory; [0]: the unit of a larger directory
+  uint32_t segments[1u << kInlineDepth] = {};  // the directory; if it is larger, [0] is its unit
   uint8_t depth = 0;                           // the directory has 2^depth entries
-  uint16_t bucket_mask = 0;                    // buckets per segment minus one; 0: the slot is empty
+  uint16_t bucket_mask = 0;                    // number of buckets per segment minus one; 0: the slot is empty
   uint32_t cells = 0;                          // rows and candidates
   uint32_t rows = 0;
   uint64_t row_bytes = 0;  // weights and state of the rows
@@ -59,8 +59,8 @@ struct alignas(64) Slot {
 };
 static_assert(sizeof(Slot) == 64);
 
-// A part of a slot: cells whose place is in [first, last]. A cell's place is its hash without the slot bits, so it
-// never changes when the index grows.
+// A part of a slot: cells whose place is in [first, last]. The place of a cell is its hash without the slot bits, so it
+// does not change when the index grows.
 struct Places {
   uint64_t first = 0, last = UINT64_MAX;
 };
@@ -71,11 +71,11 @@ class SlotIndex {
 
   Slot& slot(uint32_t number) { return slots_[number]; }
 
-  // The cache line where a search starts; prefetch it some time before find().
+  // Returns the cache line where a search begins. Prefetch it some time before find().
   const Cell* home(Slot& slot, uint64_t hash) const {
     return cells_at(segment_unit(slot, hash)) + (hash & slot.bucket_mask) * kBucket;
   }
-  // Searches the home line only. Returns the cell, or nullptr. If `later` is set, other lines must be searched too.
+  // Searches only the home line. Returns the cell, or nullptr. If `later` is set, other lines must be searched too.
   Cell* find_home(uint64_t hash, TableId table, const Cell* home, bool& later) const {
     unsigned hits = match(home, hash);
     if (hits != 0) [[likely]] {
@@ -88,7 +88,7 @@ class SlotIndex {
     }
     return nullptr;
   }
-  // The cell of a row in its home line; nullptr if the row is not there.
+  // Returns the cell of a row in its home line, or nullptr if the row is not there.
   static const Cell* row_at_home(uint64_t hash, TableId table, const Cell* home, const TableId* extent_table) {
     const unsigned hits = match(home, hash);
     if (hits == 0) [[unlikely]]
@@ -115,20 +115,20 @@ class SlotIndex {
   }
   Cell* find(Slot& slot, uint64_t hash, TableId table) { return find(slot, hash, table, home(slot, hash)); }
 
-  // The other bucket of the pair, to which a full bucket overflows.
+  // Returns the other bucket of the pair, to which a full bucket overflows.
   static const Cell* neighbour(const Cell* bucket) {
     return reinterpret_cast<const Cell*>(reinterpret_cast<uintptr_t>(bucket) ^ (kBucket * sizeof(Cell)));
   }
 
   Cell* insert(Slot& slot, uint64_t hash, uint64_t meta);  // the hash must be new; may move other cells
-  // The line that insert() reads first.
+  // Returns the line that insert() reads first.
   const Cell* header_line(Slot& slot, uint64_t hash) const {
     return cells_at(segment_unit(slot, hash)) + size_t{slot.bucket_mask} * kBucket;
   }
   void erase(Slot& slot, Cell* cell);  // may move other cells of the segment
   void clear(Slot& slot);
-  // Makes room for `cells` cells in an empty slot. The segments are as dense as after normal growth, so some may still
-  // grow.
+  // Makes room for `cells` cells in an empty slot. The segments are as dense as after normal growth, so some of them
+  // may still grow.
   void reserve(Slot& slot, uint64_t cells);
 
   const TableId* extent_table() const { return extent_table_; }
@@ -137,8 +137,7 @@ class SlotIndex {
     return is_candidate(meta) ? candidate_table(meta) : extent_table_[extent_of(meta)];
   }
 
-  // Visits every cell in use, in an order that depends only on the history of the slot. `visit` must not insert or
-  // erase.
+  // Visits every cell in use. The order depends only on the history of the slot. `visit` must not insert or erase.
   template <class Visit>
   void for_each(Slot& slot, Visit visit) {
     for (uint32_t at = 0; at < (uint32_t{1} << slot.depth);) at = for_segment(slot, at, visit);
@@ -156,7 +155,7 @@ class SlotIndex {
       });
     }
   }
-  // Visits one segment, given any directory entry that refers to it. Returns the entry of the next segment.
+  // Visits one segment, given any entry of the directory that refers to it. Returns the entry of the next segment.
   template <class Visit>
   uint32_t for_segment(Slot& slot, uint32_t entry, Visit visit) {
     Cell* cells = cells_at(directory(slot)[entry]);
@@ -177,17 +176,17 @@ class SlotIndex {
   static constexpr uint32_t kFirstClass = 0;  // 16 cells
   static constexpr uint32_t kFullClass = 6;   // 1024 cells, 16 KiB
   static constexpr uint32_t kMaxDepth = 30;
-  static constexpr uint32_t kMaxReserved = 12;  // maximum depth of a directory that reserve() makes
+  static constexpr uint32_t kMaxReserved = 12;  // greatest depth of a directory that reserve() makes
 
   // Stored in the last cell of a segment, in place of the hash. The cell's meta belongs to no table.
   struct Header {
     uint16_t count;
-    uint16_t limit;  // the segment grows beyond this count
+    uint16_t limit;  // the segment grows when it has more cells than this
     uint32_t depth;
   };
   static constexpr uint64_t kHeaderMeta = 1;
 
-  // Cells with this hash, as bits. The bits may include empty cells (hash 0), which belong to no table.
+  // Returns the cells with this hash, as bits. The bits may include empty cells (hash 0), which belong to no table.
   static unsigned match(const Cell* b, uint64_t hash) {
     return branchless(unsigned{b[0].hash == hash} | unsigned{b[1].hash == hash} << 1 |
                       unsigned{b[2].hash == hash} << 2 | unsigned{b[3].hash == hash} << 3);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kSlots = 64;
 
-// Hashes that share a few home lines, so that lines overflow and erasing must move cells back.
+// Returns hashes that share a few home lines, so that lines overflow and erasing must move cells back.
 uint64_t crowded(std::mt19937_64& random) {
   uint64_t hash = random() % 5 == 0 ? random() : (random() & ~uint64_t{0xff}) | (random() % 6 * 3 + random() % 2);
   return hash >> 6;  // all in slot 0

@@ -6,8 +6,9 @@
 
 namespace springtide {
 
-// True if every float is finite: only NaN and infinity have an exponent of all ones. The check uses integers, which the
-// compiler can vectorize, and several independent accumulators to avoid a dependency chain.
+// Returns true if every float is finite, because only NaN and infinity have an exponent of all ones. The check uses
+// integers, which the compiler can vectorize, and several independent accumulators, which avoid a chain of
+// dependencies.
 inline bool all_finite(const float* values, uint64_t count) {
   constexpr uint64_t kRuns = 16;
   constexpr uint32_t kExponent = 0x7f800000u;

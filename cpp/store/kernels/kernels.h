@@ -1,5 +1,6 @@
-// Optimizer steps on one row, in float32. Built once per instruction set (kernels_*.cpp) with the same order of
-// operations and no fused multiply-add, so results do not depend on the machine. Oracle: reference.py.
+// Optimizer steps on one row, in float32. The kernels are built once per instruction set (kernels_*.cpp), with the same
+// order of operations and without fused multiply-add. Results therefore do not depend on the machine. Tests compare
+// them with reference.py.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +20,14 @@ struct StepArgs : OptimSpec {
   float lr = 0, decay = 0;
   float undamped = 1;                          // 1 - dampening
   float rest1 = 0, rest2 = 0, rest_alpha = 0;  // 1 - beta1, 1 - beta2, 1 - alpha
-  const Bias* bias = nullptr;                  // bias[t] for t <= bias_steps; later corrections are computed
+  // bias[t] for t <= bias_steps; later corrections are computed when needed
+  const Bias* bias = nullptr;
   uint32_t bias_steps = 0;
-  bool fixed_step = false;  // all rows are at the step that `fixed` was computed for
+  bool fixed_step = false;  // true if all rows are at the step for which `fixed` was computed
   Bias fixed{};
 };
 
-// Optimizer state of a row: `vectors` as long as the row, and at most one `number`.
+// The optimizer state of a row is `vectors`, each as long as the row, and at most one `number`.
 using Kernel = void (*)(const StepArgs&, float* weights, float* vectors, float* number, const float* grad,
                         uint32_t dim);
 
@@ -33,11 +35,11 @@ struct Kernels {
   Kernel sgd, sgd_momentum, sgd_dampened, adagrad, rowwise_adagrad, adam, rmsprop, ftrl;
 };
 
-// Kernels for rows of this length; common lengths have specialized loops.
+// Returns the kernels for rows of this length. Common lengths have specialized loops.
 Kernels kernels_portable(uint32_t dim);
 Kernels kernels_avx2(uint32_t dim);
 Kernels kernels_avx512(uint32_t dim);
-Kernels best_kernels(uint32_t dim);  // the best set for this machine
+Kernels best_kernels(uint32_t dim);  // returns the best kernels for this machine
 
 Bias bias_at(const StepArgs& args, uint64_t step);  // optimizer.cpp
 

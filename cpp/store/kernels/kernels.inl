@@ -1,5 +1,6 @@
-// Included by each kernels_*.cpp inside its own namespace; see kernels.h. D is the row length; 0: any. This file must
-// not use the standard library: the linker could use its inline functions, compiled here for AVX, in other files.
+// Each kernels_*.cpp includes this file inside its own namespace; see kernels.h. D is the row length; 0 means any
+// length. This file must not use the standard library. The linker could use its inline functions, which are compiled
+// here for AVX, in other files.
 
 template <uint32_t D>
 void sgd(const StepArgs& a, float* __restrict w, float*, float*, const float* __restrict grad, uint32_t dim) {
@@ -30,7 +31,7 @@ void sgd_momentum(const StepArgs& a, float* w, float* buffer, float*, const floa
   momentum_rows(a, w, buffer, grad, D ? D : dim, a.momentum, 1.0f);
 }
 
-// torch does not dampen the first gradient, so a row records whether it had a gradient.
+// torch does not dampen the first gradient, so a row records whether it has had a gradient.
 template <uint32_t D>
 void sgd_dampened(const StepArgs& a, float* w, float* buffer, float* started, const float* grad, uint32_t dim) {
   bool first = *started == 0.0f;
@@ -50,7 +51,7 @@ void adagrad(const StepArgs& a, float* __restrict w, float* __restrict sum, floa
   }
 }
 
-// Adds sixteen partial sums by halving. The steps are unrolled by hand, because a loop over them would go through
+// Adds sixteen partial sums in pairs. The steps are unrolled by hand, because a loop over the sums would go through
 // memory.
 inline float folded(float (&part)[16]) {
   for (uint32_t j = 0; j < 8; ++j) part[j] += part[j + 8];
@@ -58,8 +59,8 @@ inline float folded(float (&part)[16]) {
   return (part[0] + part[2]) + (part[1] + part[3]);
 }
 
-// One sum per row, of the mean squared gradient. Partial sums are added in a fixed order that vector and scalar code
-// can both follow.
+// Uses one sum per row: the mean of the squared gradient. Partial sums are added in a fixed order that vector and
+// scalar code can both follow.
 template <uint32_t D>
 void rowwise_adagrad(const StepArgs& a, float* __restrict w, float*, float* __restrict sum,
                      const float* __restrict grad, uint32_t dim) {
@@ -97,7 +98,8 @@ inline void adam_row(const StepArgs& a, float* __restrict w, float* __restrict m
   }
 }
 
-// The number is the row's step count, an integer stored in a float's bytes. The vectors are the two moments.
+// The row's number is its step count, which is an integer stored in the bytes of a float. The vectors are the two
+// moments.
 template <uint32_t D>
 void adam(const StepArgs& a, float* w, float* moments, float* steps, const float* grad, uint32_t dim) {
   const uint32_t n = D ? D : dim;

@@ -8,10 +8,10 @@ namespace springtide {
 
 namespace {
 
-constexpr double kNoMoreBias = 1e-9;  // below the precision of float32: the correction is 1
+constexpr double kNoMoreBias = 1e-9;  // smaller corrections are below the precision of float32, so they count as 1
 constexpr uint32_t kMostBiasSteps = 65536;
 
-// Kernel of an optimizer, and its state of a row.
+// Kernel of an optimizer, and the state that it keeps for a row.
 struct State {
   Kernel Kernels::* kernel;
   uint32_t vectors;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ULL;
 
-// 64 random bits for two adjacent weights, 32 each.
+// Returns 64 random bits for two adjacent weights, 32 bits for each.
 uint64_t bits_of_pair(uint64_t row_seed, uint32_t pair) { return mix64(row_seed + (pair + 1) * kGolden); }
 
 float unit24(uint64_t bits32) { return static_cast<float>(bits32 >> 8) * 0x1p-24f; }
@@ -26,8 +26,8 @@ void fill_uniform(uint64_t row_seed, float low, float span, float* out, uint32_t
   if (dim % 2 != 0) out[dim - 1] = low + span * unit24(bits_of_pair(row_seed, dim / 2) & 0xffffffff);
 }
 
-// Box-Muller transform in double precision, so that rounding to float32 hides differences in the last bits of log, cos
-// and sin.
+// The Box-Muller transform runs in double precision, so that rounding to float32 hides differences in the last bits of
+// log, cos and sin.
 void fill_normal(uint64_t row_seed, float mean, float std, float* out, uint32_t dim) {
   for (uint32_t i = 0; i < dim; i += 2) {
     uint64_t bits = bits_of_pair(row_seed, i / 2);

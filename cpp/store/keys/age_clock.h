@@ -1,6 +1,6 @@
-// One stamp per row gives its age (for ttl and capacity) and whether it changed after a cut (for checkpoints). A stamp
-// is a tick, which stands for one age between two cuts. A new tick starts when the age clock advances by a granule, and
-// at every cut.
+// One stamp per row shows the row's age (for ttl and capacity), and whether the row has changed after a cut (for
+// checkpoints). A stamp is a tick. A tick stands for one age between two cuts. A new tick starts when the age clock
+// advances by a granule, and at every cut.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class AgeClock {
  public:
   AgeClock() { tick_ = new_tick(0); }
 
-  // Must be called for each new table with a ttl or a capacity. Makes ages as fine as the table needs.
+  // Call this for each new table with a ttl or a capacity. It makes ages as fine as the table needs.
   void refine(uint64_t ttl, bool has_capacity) {
     if (ttl == 0 && !has_capacity) return;
     std::lock_guard hold(lock_);
@@ -29,17 +29,17 @@ class AgeClock {
     tick_ = tick_of(granular(now_));
   }
 
-  // The clock never goes back.
+  // The clock never decreases.
   void advance(uint64_t clock) {
     if (clock <= now()) return;
     std::lock_guard hold(lock_);
     if (clock <= now_) return;
     uint64_t age = granular(clock);
     if (age != age_at(tick_)) tick_ = tick_of(age);
-    now_ = clock;  // last, so that the clock is unchanged if there is no memory for a tick
+    now_ = clock;  // set last, so that the clock is unchanged if there is no memory for a tick
   }
   uint64_t now() const { return now_.load(std::memory_order_acquire); }
-  // Must be read under the stripe's lock: then a cut before the read also precedes the change that gets this stamp.
+  // Read it under the stripe's lock. A cut before the read then also precedes the change that gets this stamp.
   uint32_t tick() const { return tick_.load(std::memory_order_acquire); }
 
   uint64_t age_at(uint32_t tick) const { return ages_[tick >> kChunkBits][tick & kChunkMask]; }
@@ -48,7 +48,7 @@ class AgeClock {
     return ttl != 0 && at > then && at - then > ttl;
   }
 
-  // A current tick for rows that are imported with their own age. Must be called under the stripe's lock.
+  // Returns a current tick, for rows that are imported with their own age. Call this under the stripe's lock.
   uint32_t tick_for(uint64_t age) {
     std::lock_guard hold(lock_);
     return tick_of(age);
@@ -59,16 +59,17 @@ class AgeClock {
     boundaries_.push_back(leave_behind());
     return boundaries_.size();
   }
-  // True if there is a cut or mark, so that an export may ask for evictions since then.
+  // Returns true if there is a cut or mark, so that an export may ask which rows were evicted since then.
   bool has_cuts() const { return has_cuts_.load(std::memory_order_acquire); }
-  // Rows with a later stamp than the result changed after the cut. BadInput if there is no such cut.
+  // Returns the boundary of a cut: rows with a later stamp have changed after the cut. Throws BadInput if there is no
+  // such cut.
   uint32_t boundary(uint64_t cut) {
     std::lock_guard hold(lock_);
     throw_if<BadInput>(cut == 0 || cut > boundaries_.size(), "no cut numbered ", cut, ": this store has made ",
                        boundaries_.size());
     return boundaries_[cut - 1];
   }
-  // A temporary cut: its boundary is valid until ticks are renumbered. Call mark() under the stripe's lock.
+  // A temporary cut, whose boundary is valid until ticks are renumbered. Call mark() under the stripe's lock.
   struct Mark {
     uint32_t boundary = 0;
     uint64_t numbering = 0;
@@ -77,9 +78,9 @@ class AgeClock {
     std::lock_guard hold(lock_);
     return {leave_behind(), numbering_};
   }
-  bool knows(const Mark& mark) const { return mark.numbering == numbering_; }  // under a stripe's lock
+  bool knows(const Mark& mark) const { return mark.numbering == numbering_; }  // the caller holds a stripe's lock
 
-  // When ticks run out, the store renumbers the ticks in use and keeps their order: `new_tick` maps old ticks to new
+  // When ticks run out, the store renumbers the ticks in use and keeps their order. `new_tick` maps old ticks to new
   // ones.
   bool nearly_full() const { return tick() > last_tick_ - last_tick_ / 8; }
   void renumber(const std::vector<bool>& used, std::vector<uint32_t>& new_tick) {
@@ -87,7 +88,7 @@ class AgeClock {
     ++numbering_;
     std::vector<uint64_t> ages{0};
     new_tick.assign(used.size(), 0);
-    std::vector<uint32_t> below(newest_ + 2, 0);  // number of kept ticks up to this one
+    std::vector<uint32_t> below(newest_ + 2, 0);  // how many ticks up to this one are kept
     for (uint32_t t = 1; t <= newest_; ++t) {
       bool keep = (t < used.size() && used[t]) || t == tick_;
       if (keep) ages.push_back(age_at(t));
@@ -104,14 +105,14 @@ class AgeClock {
       if (t > last_boundary) since_cut_.emplace(ages[t], t);
     }
   }
-  void set_last_tick(uint32_t last) { last_tick_ = last; }  // for tests, which need fewer ticks
+  void set_last_tick(uint32_t last) { last_tick_ = last; }  // for tests, so that fewer ticks suffice
 
  private:
   static constexpr uint64_t kGranulesPerTtl = 4096;  // a row lives at most 1/4096 longer than its ttl
   static constexpr uint32_t kChunkBits = 12;
   static constexpr uint32_t kChunkMask = (1u << kChunkBits) - 1;
 
-  // Rounds up to the end of the granule, so that no row looks older than it is.
+  // Rounds up to the end of the granule, so that no row seems older than it is.
   uint64_t granular(uint64_t clock) const {
     if (granule_ == 0) return 0;
     uint64_t start = clock / granule_ * granule_;
@@ -127,7 +128,7 @@ class AgeClock {
     since_cut_.emplace(age, newest_ + 1);
     return ++newest_;
   }
-  // Starts a new tick and returns the last one before it.
+  // Starts a new tick, and returns the last tick before it.
   uint32_t leave_behind() {
     const uint32_t last = newest_;
     since_cut_.clear();
@@ -148,9 +149,9 @@ class AgeClock {
   uint64_t numbering_ = 0;  // changes only while all stripes are locked
   uint32_t newest_ = 0;     // highest tick in use
   uint32_t last_tick_ = kMaxStamp;
-  uint64_t granule_ = 0;  // 0: no table asks for ages
+  uint64_t granule_ = 0;  // 0 means that no table needs ages
   std::vector<uint32_t> boundaries_;
-  std::unordered_map<uint64_t, uint32_t> since_cut_;  // age -> tick, for ticks made after the last cut
+  std::unordered_map<uint64_t, uint32_t> since_cut_;  // age -> tick, for ticks that began after the last cut
   std::array<std::unique_ptr<uint64_t[]>, 1u << (kStampBits - kChunkBits)> ages_;
 };
 

@@ -1,4 +1,4 @@
-// Ticks run out and are renumbered: ages, order and cuts do not change, in the clock and in a store.
+// Tests that ticks run out and are renumbered: ages, order and cuts do not change, in the clock and in a store.
 #include "store/keys/age_clock.h"
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 using namespace springtide;
 
-// Renumbering locks all 64 stripes together, which is ThreadSanitizer's limit of locks held by a thread.
+// Renumbering locks all 64 stripes at the same time, which is the most locks that ThreadSanitizer allows a thread.
 extern "C" const char* __tsan_default_options() { return "detect_deadlocks=0"; }
 
 namespace {
@@ -21,7 +21,7 @@ constexpr uint32_t kSlots = 64;
 constexpr uint32_t kFewTicks = 1500;
 constexpr uint32_t kShare = 6;  // rows of table 1 that a slot may hold
 
-// A table of each kind for which ages matter, in a separate store.
+// A table of each kind for which ages matter, each in its own store.
 struct Tables {
   explicit Tables(uint32_t last_tick) : store({kSlots, 7, uint64_t{256} << 20, 1}) {
     store.clock.set_last_tick(last_tick);
@@ -90,7 +90,7 @@ TEST(what_lay_before_a_cut_lies_before_it_still) {
     }
     CHECK(clock.tick() > clock.boundary(cuts[c]));
   }
-  // A row imported now counts as changed after the cut, even with an earlier age.
+  // A row that is imported now counts as changed after the cut, even if its age is from before the cut.
   CHECK(clock.tick_for(33) > clock.boundary(cuts.back()));
 }
 
@@ -113,7 +113,7 @@ TEST(a_store_whose_ticks_run_out_is_as_one_whose_do_not) {
     std::vector<Key> keys(24);
     for (size_t i = 0; i < keys.size(); ++i) {
       tables[i] = static_cast<TableId>(random() % 3);
-      // Few rows are evicted, so their tombstones with ticks are kept.
+      // Few rows are evicted, so their tombstones are kept, and these contain ticks.
       keys[i] = static_cast<Key>(random() % (at % 50 == 0 ? 400 : 8));
     }
     const PushStats here = few.push(tables, keys, at), there = many.push(tables, keys, at);
@@ -145,7 +145,7 @@ TEST(images_of_many_ages_find_ticks_in_a_store_that_is_nearly_full) {
   for (int round = 0; round < 20; ++round) {
     for (uint32_t slot = 0; slot < kSlots; ++slot) {
       const std::vector<uint8_t> bytes = from.image(slot, 0);
-      to.store.clock.cut();  // rows changed after a cut need new ticks
+      to.store.clock.cut();  // rows that change after a cut need new ticks
       to.store.import_slot(bytes);
       CHECK(to.image(slot, 0) == bytes);
     }

@@ -66,7 +66,7 @@ std::vector<KeyRange> CallPlan::cut(std::span<const TableId> tables, std::span<c
   for (uint32_t part = 1; part <= parts; ++part) {
     const size_t end = keys.size() * part / parts;
     ranges.push_back({first, end, floats});
-    if (common_dim_ != 0) {  // the usual case needs no look at every key
+    if (common_dim_ != 0) {  // in the usual case, there is no need to look at every key
       floats += common_dim_ * (end - first);
       first = end;
     }
@@ -114,7 +114,7 @@ void GroupedKeys::fill(std::span<const TableId> tables, std::span<const Key> key
     begin_[s] = next;
     end_[s] = next += count[s];
   }
-  if (ordered) return;  // the caller had the keys in slot order already
+  if (ordered) return;  // the caller's keys were already in slot order
   std::swap(items_, unordered_);
   if (items_.size() < n) items_.resize(n);
   std::array<uint32_t, kStripes> at = begin_;
@@ -124,7 +124,7 @@ void GroupedKeys::fill(std::span<const TableId> tables, std::span<const Key> key
 void CallPlan::sum_duplicates() {
   size_t floats = 0;
   for (const Item& item : items()) floats += item.use->dim;
-  sums_.reserve(floats);  // so that pointers into it stay valid
+  sums_.reserve(floats);  // reserve memory, so that pointers into `sums_` stay valid
   for (uint32_t s = 0; s < kStripes; ++s) sum_stripe(s);
 }
 

@@ -1,5 +1,6 @@
-// One call's keys, hashed and grouped by lock stripe in the order they came, so that each stripe is locked once. In:
-// tables, keys, where each row's floats are. Out: items per stripe for store_pull.cpp and store_push.cpp.
+// The keys of one call, hashed and grouped by lock stripe in the order in which they came, so that each stripe is
+// locked only once. In: tables, keys, and where the floats of each row are. Out: items per stripe for store_pull.cpp
+// and store_push.cpp.
 #pragma once
 
 #include <array>
@@ -30,7 +31,7 @@ struct alignas(64) TableUse {
         table(&used),
         kernel(by),
         args(with) {}
-  // `asked`: the table's id, possibly with kImage or kCount.
+  // `asked` is the table's id, possibly with the flag kImage or kCount.
   TableUse(Table& used, TableId asked) : TableUse(used, nullptr, {}) {
     if (is_plain(asked)) return;
     plain = false;
@@ -56,9 +57,9 @@ struct alignas(64) TableUse {
   TableId id;
   DType dtype;
   bool ages;
-  bool plain;          // the call needs only weights, which are float32
-  bool image = false;  // the call needs rows with their optimizer state
-  bool count = false;  // the call needs update counts
+  bool plain;          // true if the call needs only weights, and these are float32
+  bool image = false;  // true if the call needs rows with their optimizer state
+  bool count = false;  // true if the call needs update counts
   uint32_t dim, weight_bytes, vector_bytes, number_bytes;
   uint8_t* base;
   size_t vectors_at, numbers_at;
@@ -70,17 +71,17 @@ struct alignas(64) TableUse {
 struct Item {
   uint64_t hash;
   const TableUse* use;
-  float* data;  // pull: filled; push and assign: read only
+  float* data;  // pull: where the row goes; push and assign: only read
 };
 
-// The rows of the next `keys` keys of a call lie one after the other at `floats`; a push only reads them.
+// The rows of the next `keys` keys of a call are contiguous, from `floats` on. A push only reads them.
 struct RowRun {
   size_t keys = 0;
   float* floats = nullptr;
 };
 
-// Keys hashed and grouped by lock stripe, in their order within a stripe. A push of several runs (tables, dense chunks)
-// has one GroupedKeys per run, because a single run is usually in slot order already.
+// Keys hashed and grouped by lock stripe. Within a stripe they keep their order. A push of several runs (tables, dense
+// chunks) has one GroupedKeys for each run, because a single run is usually already in slot order.
 class GroupedKeys {
  public:
   void fill(std::span<const TableId> tables, std::span<const Key> keys, std::span<const RowRun> runs,
@@ -106,21 +107,21 @@ struct KeyRange {
 
 class CallPlan {
  public:
-  static CallPlan& of_this_thread();  // memory is kept from call to call
+  static CallPlan& of_this_thread();  // the memory is used again in the next call
 
   void begin();
   void use(TableId id, const TableUse& use);
-  // Looks up every table before anything is touched. Calls `missing_use`, which may throw, for tables not named by
-  // use().
+  // Looks up every table before anything is changed. For tables that use() did not name, calls `missing_use`, which may
+  // throw.
   void name_tables(std::span<const TableId> tables, std::span<const Key> keys,
                    const std::function<TableUse(TableId)>& missing_use);
   // True if all rows are float32, have the same length and do not expire.
   bool alike() const { return uniform_; }
   const TableUse* const* use_by_id() const { return use_by_id_.data(); }
-  // True if a sample of the keys is in slot order. Keys of one stripe are then adjacent without grouping.
+  // Returns true if the keys in a sample are in slot order. Keys of one stripe are then adjacent without grouping.
   bool seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const;
   std::vector<KeyRange> cut(std::span<const TableId> tables, std::span<const Key> keys, uint32_t parts) const;
-  // The same function for keys in slot order with alike() rows. No range ends in the middle of a stripe.
+  // Divides keys as above, but for keys in slot order with alike() rows. No range ends in the middle of a stripe.
   std::vector<KeyRange> cut_at_stripes(std::span<const TableId> tables, std::span<const Key> keys,
                                        uint32_t parts) const;
   void group(std::span<const TableId> tables, std::span<const Key> keys, float* data) {
@@ -130,7 +131,7 @@ class CallPlan {
   void group(std::span<const TableId> tables, std::span<const Key> keys, std::span<const RowRun> runs) {
     grouped_.fill(tables, keys, runs, use_by_id_.data());
   }
-  // Sums gradients of equal (table, key) pairs in their order, and keeps one item per pair.
+  // Sums the gradients of equal (table, key) pairs in their order, and keeps one item for each pair.
   void sum_duplicates();
 
   std::span<const Item> stripe(uint32_t number) const { return grouped_.stripe(number); }

@@ -1,5 +1,6 @@
 // Update counts of rows, for workers that cache copies (versioned_backend.h). Several keys may share a counter by hash,
-// so a count may be too high, but never too low. Counting starts with the first query. Counts are 32-bit and wrap.
+// so a count may be too high, but never too low. Counting starts with the first query of a count. Counts are 32-bit and
+// wrap.
 #pragma once
 
 #include <atomic>
@@ -32,15 +33,15 @@ class RowCounts {
     return bases_[hash >> slot_shift_].load(std::memory_order_relaxed) +
            counters[hash >> (64 - kBits)].load(std::memory_order_acquire);
   }
-  // Must be called after the rows have changed. A reader that first reads the count and then the row never gets a row
-  // older than the count.
+  // Call this after the rows have changed. A reader that reads first the count and then the row never gets a row older
+  // than the count.
   void trained(std::span<const TableId> tables, std::span<const Key> keys) {
     std::atomic<uint32_t>* counters = counters_.load();
     if (counters == nullptr) return;
     for (size_t i = 0; i < keys.size(); ++i)
       counters[hash_key(tables[i], keys[i]) >> (64 - kBits)].fetch_add(1, std::memory_order_release);
   }
-  // Must be called when a slot gets other rows: makes all earlier counts of the slot invalid.
+  // Call this when a slot gets other rows. It makes all earlier counts of the slot invalid.
   void renew(uint32_t slot) { bases_[slot] = any_number(); }
 
  private:
@@ -50,13 +51,13 @@ class RowCounts {
     const std::lock_guard lock(drawing);
     return static_cast<uint32_t>(random());
   }
-  static constexpr uint32_t kBits = 23;  // 8 M counters, 32 MiB once they are touched
+  static constexpr uint32_t kBits = 23;  // 8 M counters; 32 MiB, once they are touched
 
   uint32_t slot_shift_;
   std::vector<std::atomic<uint32_t>> bases_;  // by slot, drawn at random
   std::mutex making_;
   std::unique_ptr<std::atomic<uint32_t>[]> made_;
-  // Indexed by the top bits of the hash, so that a slot's counters are adjacent.
+  // The index is the top bits of the hash, so that the counters of a slot are adjacent.
   std::atomic<std::atomic<uint32_t>*> counters_{nullptr};
 };
 

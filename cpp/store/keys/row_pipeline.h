@@ -1,6 +1,6 @@
-// Software-pipelined walk of pull and push over keys of one stripe, in four stages. 1: prefetch the home line of the
-// index. 2: read it and prefetch the row, or the neighbour of a full line. 3: read the neighbour and prefetch the row.
-// 4: process the row.
+// How pull and push walk over the keys of one stripe: a software pipeline of four stages. 1: prefetch the home line of
+// the index. 2: read the home line and prefetch the row, or the neighbour line if the home line is full. 3: read the
+// neighbour and prefetch the row. 4: process the row.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct alignas(64) InFlight {
   Item item;
   Slot* slot;
   const Cell* home;
-  uint8_t* weights;  // nullptr: no such row
+  uint8_t* weights;  // nullptr if there is no such row
   float *vectors, *number;
 };
 
@@ -37,7 +37,7 @@ struct GroupedItems {
   }
 };
 
-// A source that makes items from the caller's arrays on the fly, up to the first key of another stripe.
+// A source that makes items from the caller's arrays when they are needed, up to the first key of another stripe.
 struct StreamedItems {
   const TableId* tables;
   const Key* keys;
@@ -48,7 +48,7 @@ struct StreamedItems {
 
   uint32_t stripe_at(size_t place) const { return stripe_of(hash_key(tables[place], keys[place])); }
   uint32_t stripe_ahead() const { return stripe_at(at); }
-  // Advances to `place`; the rows up to there have `dim` floats each.
+  // Advances to `place`. Each row before it has `dim` floats.
   void passed(size_t place, uint32_t dim) {
     data += (place - at) * dim;
     at = place;
@@ -84,7 +84,7 @@ struct StreamedItems {
 struct Group {
   InFlight keys[kGroup];
   size_t count = 0;
-  uint8_t overflown[kGroup];  // keys whose cell is not in its home line
+  uint8_t overflown[kGroup];  // keys whose cell is not in the home line
   size_t overflows = 0;
 };
 
@@ -125,7 +125,8 @@ void read_neighbours(SlotIndex& index, Group& group, Locate locate) {
   }
 }
 
-// Calls `locate` with each cell (nullptr if there is none) before the row is needed, and `finish` later, in order.
+// Calls `locate` with each cell (nullptr if there is none) before the row is needed. Calls `finish` later, in the same
+// order.
 template <class Source, class Locate, class Finish>
 void walk(SlotIndex& index, uint32_t slot_shift, Source& source, Locate locate, Finish finish) {
   constexpr size_t kStages = 4;
@@ -141,15 +142,15 @@ void walk(SlotIndex& index, uint32_t slot_shift, Source& source, Locate locate, 
   }
 }
 
-// Pull and push over keys of one stripe when all tables of the call have float32 rows of one length without ttl: the
-// common case. The stages are the same as above, with less state per key. The caller holds the stripe's lock.
+// Pull and push over the keys of one stripe for the common case: all tables of the call have float32 rows of one length
+// without ttl. The stages are the same as above, with less state per key. The caller holds the stripe's lock.
 struct UniformRow {
   uint64_t hash;
   const Cell* home;
-  uint8_t* weights;  // nullptr: no such row
+  uint8_t* weights;  // nullptr if there is no such row
 };
 
-// A call's keys in slot order.
+// The keys of a call, in slot order.
 struct UniformKeys {
   const TableId* tables;
   const Key* keys;
@@ -157,7 +158,8 @@ struct UniformKeys {
   uint32_t stripe(size_t at) const { return stripe_of(hash_key(tables[at], keys[at])); }
 };
 
-// Keys go through the stages in groups: prefetches issued in a row arrive sooner than those between other work.
+// Keys go through the stages in groups, because several prefetches in a row arrive sooner than prefetches between other
+// work.
 struct UniformGroup {
   static constexpr size_t kKeys = 24;
 
@@ -166,7 +168,7 @@ struct UniformGroup {
   uint8_t overflown[kKeys];  // keys not found in their home line
   size_t overflows = 0;
 
-  // Takes the next keys of one stripe. This loop is separate, so that the multipliers of the hash stay in registers.
+  // Takes the next keys of one stripe. This loop is separate, so that the constants of the hash stay in registers.
   __attribute__((noinline)) void fill(const UniformKeys& call, size_t from, size_t end, uint32_t stripe) {
     const TableId* const tables = call.tables + from;
     const Key* const call_keys = call.keys + from;
@@ -184,9 +186,9 @@ struct UniformGroup {
   }
 };
 
-// Processes keys from `from` to the first key of another stripe, at most to `end`, and returns that position.
-// `found(key, cell, place)` sets the address of the row and prefetches it. `finish(key, place)` comes later, in order.
-// `place` is the key's index in the call.
+// Processes keys from `from` to the first key of another stripe, but at most to `end`. Returns the position after them.
+// `found(key, cell, place)` sets the address of the row and prefetches it. `finish(key, place)` is called later, in the
+// same order. `place` is the key's index in the call.
 template <class Found, class Finish>
 size_t walk_alike(SlotIndex& index, const uint32_t slot_shift, const UniformKeys call, const size_t from, size_t end,
                   const Found found, const Finish finish) {

@@ -1,4 +1,4 @@
-// Large calls in slot order on similar tables use a separate code path. The result of that path is bit-identical to
+// Large calls in slot order on similar tables take a separate code path. The result of that path is bit-identical to
 // many small calls with the same keys.
 #include "store/keys/row_pipeline.h"
 
@@ -29,12 +29,12 @@ TableSpec spec(TableId id, uint32_t dim, OptimKind kind, bool crowded) {
   made.dim = dim;
   made.optim.kind = kind;
   made.init = {InitKind::uniform, -1, 1};
-  made.min_count = id == 1 ? 2 : 0;                   // keys of this table get a row when they are seen twice
+  made.min_count = id == 1 ? 2 : 0;                   // keys of this table get a row when they are seen a second time
   made.capacity_rows = id == 2 && crowded ? 512 : 0;  // its oldest rows are evicted
   return made;
 }
 
-// Distinct keys in slot order, except that `astray` of them are at wrong positions.
+// Distinct keys in slot order, but `astray` of them are in wrong positions.
 Call call(std::mt19937_64& random, size_t count, uint32_t dim, size_t astray) {
   std::set<std::pair<uint64_t, std::pair<TableId, Key>>> drawn;
   while (drawn.size() < count) {
@@ -56,7 +56,8 @@ Call call(std::mt19937_64& random, size_t count, uint32_t dim, size_t astray) {
   return made;
 }
 
-// Takes one key of each stripe in turn. The keys are not in slot order, but keys of a stripe keep their order.
+// Takes one key of each stripe in turn. The keys are then not in slot order, but the keys of each stripe keep their
+// order.
 Call dealt(const Call& given, uint32_t dim) {
   std::vector<std::vector<size_t>> stripes(kStripes);
   for (size_t i = 0; i < given.keys.size(); ++i)

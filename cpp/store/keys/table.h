@@ -1,4 +1,5 @@
-// One table at run time: its spec, everything derived from it, and its rows. Used under the stripe locks.
+// One table at run time: its spec, everything that follows from the spec, and its rows. It is used under the stripe
+// locks.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +15,13 @@
 
 namespace springtide {
 
-// A row that was among the oldest of its slot at the last scan.
+// A row that was among the oldest rows of its slot at the last scan.
 struct Victim {
   uint64_t age, hash;
   uint32_t stamp;
 };
 
-// For a table with a capacity: its row count and next victims in one slot.
+// For a table with a capacity: how many rows it has in one slot, and which rows are evicted next.
 struct Quota {
   uint64_t rows = 0;
   uint64_t expected = 0;  // rows that the current push will add
@@ -53,11 +54,11 @@ struct Table {
   const uint32_t weight_bytes, vector_bytes, number_bytes;
   const RowInit init;
   RowPool rows;
-  const uint64_t share;       // maximum rows per slot; 0: no limit
+  const uint64_t share;       // most rows per slot; 0 means no limit
   std::vector<Quota> quotas;  // by slot
   std::atomic<int64_t> count{0};
 
-  // Reads a missing row: the value with which the row would be created.
+  // Reads a missing row: returns the value with which the row would be created.
   void read_init(uint64_t hash, float* out) const {
     init.fill(hash, out, dim);
     if (spec.dtype == DType::f32) return;
@@ -80,7 +81,8 @@ struct Table {
     std::copy_n(image + dim, optimizer.vector_floats(), rows.vectors(row));
     if (optimizer.has_number()) *rows.number(row) = image[dim + optimizer.vector_floats()];
   }
-  uint32_t bytes() const { return weight_bytes + vector_bytes + number_bytes; }  // of a row and its state
+  // bytes of a row together with its state
+  uint32_t bytes() const { return weight_bytes + vector_bytes + number_bytes; }
   void write(RowHandle row, const float* weights) {
     narrow(spec.dtype, weights, rows.weights(row), dim);
     optimizer.reset(rows.vectors(row), rows.number(row));
@@ -97,7 +99,7 @@ struct Table {
   }
 };
 
-// Copies sixteen bytes at a time: otherwise the compiler may use `rep movs`, which is slow for short rows. A length
+// Copies sixteen bytes at a time. Otherwise, the compiler may use `rep movs`, which is slow for short rows. A length
 // known at compile time (`kCount`) needs no loop.
 template <uint32_t kCount = 0>
 void copy_floats(const uint8_t* from, float* out, uint32_t length) {
@@ -120,7 +122,7 @@ inline void read_row(DType dtype, const uint8_t* from, float* out, uint32_t dim)
   widen(dtype, from, out, dim);
 }
 
-// Updates a row of a 16-bit table, because kernels work on float32.
+// Updates a row of a 16-bit table by way of float32, because kernels work on float32.
 inline void update_half_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights, float* vectors,
                             float* number, const float* grad, uint32_t dim) {
   float* const wide = half_row(dim);
