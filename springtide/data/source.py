@@ -6,12 +6,13 @@ worker/input/batches.py.
 
 import functools
 import inspect
+import itertools
 import logging
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,6 +44,13 @@ def _no_samples(*_: Any) -> Any:
     raise errors.BadInput("a stream has no samples with indices")
 
 
+class CountedBatch(NamedTuple):
+    """Mini-batch of an IterableDataset, with its number of samples. The last mini-batch of a reader has fewer."""
+
+    samples: int
+    batch: Any
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSource:
     """A data set with a uniform interface for training."""
@@ -55,7 +63,7 @@ class SampleSource:
     num_workers: int = 0
     fetch: Fetch = _no_samples
     """Function that reads the mini-batch with these indices (map-style only)."""
-    stream: Callable[[], Iterable[Any]] = _no_samples
+    stream: Callable[[], Iterable[CountedBatch]] = _no_samples
     """Function that starts a new run over the mini-batches of an IterableDataset."""
     items: Callable[[], Iterable[list[Any]]] = _no_samples
     """Function that also starts a new run, but yields each mini-batch as a list of samples, not yet collated."""
@@ -127,20 +135,15 @@ def open_source(
         raise errors.BadInput("shuffle=True needs a data set with indices; an IterableDataset has its own order")
     samples = None if iterable else _count(dataset)
 
-    def stream(collate: Callable[[list[Any]], Any] | None = collate_fn) -> Iterable[Any]:
-        return data.DataLoader(
-            dataset,
-            batch_size=size,
-            collate_fn=collate,
-            num_workers=num_workers or 0,
-            drop_last=bool(drop_last),
-            **options,
-        )
+    def load(collate: Callable[[list[Any]], Any]) -> Iterable[Any]:
+        how: Any = {"num_workers": num_workers or 0, "drop_last": bool(drop_last), **options}
+        return data.DataLoader(dataset, batch_size=size, collate_fn=collate, **how)
+
+    def stream() -> Iterable[CountedBatch]:
+        return itertools.starmap(CountedBatch, load(_Counted(collate_fn or data.default_collate)))
 
     def items() -> Iterable[list[Any]]:
-        if not num_workers:
-            return stream(list)
-        return map(_unpacked, stream(_packed))
+        return map(_unpacked, load(_packed)) if num_workers else load(list)
 
     return SampleSource(
         samples=samples,
@@ -339,6 +342,16 @@ def _packed(items: list[Any]) -> list[Any]:
 
 def _unpacked(items: list[Any]) -> list[Any]:
     return [_pytree.tree_map_only(_Array, lambda array: torch.from_numpy(array.values), item) for item in items]
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A `collate_fn` that also returns the number of samples."""
+
+    collate: Callable[[list[Any]], Any]
+
+    def __call__(self, items: list[Any]) -> tuple[int, Any]:
+        return len(items), self.collate(items)
 
 
 class _Whole(data.Dataset[Any]):

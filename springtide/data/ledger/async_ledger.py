@@ -140,18 +140,31 @@ Failures = dict[int, dict[int, tuple[int, ...]]]
 """Ranks that failed to read a range, by shard and first unreadable sample, with one entry for each try."""
 
 
+def void_of(short: int, samples_done: int, length: int | None) -> int:
+    """Return how many samples that count as trained do not exist. They are subtracted once the pass is trained."""
+    return short if samples_done == length else 0
+
+
 def copied(failures: Failures) -> Failures:
     return {running: dict(of_shard) for running, of_shard in failures.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncLedgerState:
+class EpochLength:
+    """Number of samples of an epoch, for a data set whose card does not give it."""
+
+    length: int | None
+    short: int = 0
+    """How many of these samples do not exist, because mini-batches are not full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncLedgerState(EpochLength):
     """An `AsyncLedger` as plain data."""
 
     card: DatasetCard
     base: int
     closed: bool
-    length: int | None
     running: int
     cut: int
     returned: tuple[ShardRange, ...]
@@ -163,6 +176,10 @@ class AsyncLedgerState:
     failures: Failures
     poisoned: tuple[Poisoned, ...]
     asked_back: tuple[int, ...]
+
+    @property
+    def void(self) -> int:
+        return void_of(self.short, self.samples_done, self.length)
 
 
 @dataclass(slots=True)
@@ -243,6 +260,8 @@ class AsyncLedger(SharedLedger):
     """Ranks that the master asked to shorten a lease. Such a rank gets no other lease until the shortened lease
     ends.
     """
+    short: int = 0
+    """Number of samples that mini-batches of a data set without a length lack, because they are not full."""
 
     def __post_init__(self) -> None:
         self.todo = PendingQueue(self.card)
@@ -302,11 +321,13 @@ class AsyncLedger(SharedLedger):
             self._drop(lease)
         return ReportEffect(True, offset - trained_before, freed)
 
-    def end_at(self, samples: int) -> bool:
-        """Set the length of an epoch for a data set without a known length, and drop all samples beyond it."""
+    def end_at(self, samples: int, short: int = 0) -> bool:
+        """Set the length of an epoch for a data set without a known length, and drop all samples beyond it. `short`
+        of its samples do not exist, because mini-batches are not full."""
         old = self.todo
         if not self.card.endless or old.length is not None:
             return False
+        self.short = short
         at_end = (old.running, old.cut) >= divmod(samples, old.whole)
         running, cut = (-(-samples // old.whole), 0) if at_end else (old.running, old.cut)
         self.todo = PendingQueue(self.card, running, cut, length=samples)
@@ -386,8 +407,9 @@ class AsyncLedger(SharedLedger):
             leased=len({lease.running for lease in self.leases.values()}),
             done=self.done,
             poisoned=len({poisoned.shard for poisoned in self.poisoned}),
-            samples=0 if endless else self.length,
+            samples=0 if endless else self.length - self.short,
             samples_done=self.samples_done,
+            void=self.void,
         )
 
     def to_state(self) -> AsyncLedgerState:
@@ -408,6 +430,7 @@ class AsyncLedger(SharedLedger):
             failures=copied(self.failures),
             poisoned=tuple(self.poisoned),
             asked_back=tuple(sorted(self.asked_back)),
+            short=self.short,
         )
 
     @staticmethod
@@ -420,8 +443,12 @@ class AsyncLedger(SharedLedger):
         ledger.left, ledger.failures = dict(state.left), copied(state.failures)
         ledger.done, ledger.samples_done = state.done, state.samples_done
         ledger.poisoned, ledger.closed = list(state.poisoned), state.closed
-        ledger.asked_back = set(state.asked_back)
+        ledger.asked_back, ledger.short = set(state.asked_back), state.short
         return ledger
+
+    @property
+    def void(self) -> int:
+        return void_of(self.short, self.samples_done, self.length)
 
     @property
     def length(self) -> int:

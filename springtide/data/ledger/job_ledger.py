@@ -159,13 +159,13 @@ class JobLedger(Passes):
         self.changes += freed or samples > 0
         return LedgerReply(tuple(revoked), wishes, freed=freed)
 
-    def end(self, holder: LeaseHolder, card: DatasetCard, samples: int) -> bool:
+    def end(self, holder: LeaseHolder, card: DatasetCard, samples: int, short: int = 0) -> bool:
         """Set the length of a data set whose length was unknown. The first holder that reaches the end reports the
-        length."""
+        length, and how many of these samples full mini-batches would have had, but do not exist."""
         if not self._speaks(holder):
             return False
         ledger = self.passes[self._pass_of(holder.rank, card)]
-        ended = isinstance(ledger, AsyncLedger) and ledger.end_at(samples)
+        ended = isinstance(ledger, AsyncLedger) and ledger.end_at(samples, short)
         self.changes += ended
         return ended
 

@@ -38,7 +38,7 @@ class JobProgress:
 
     @property
     def samples(self) -> int:
-        shards = sum(ledger.samples_done for ledger in self.ledgers)
+        shards = sum(ledger.samples_done - ledger.void for ledger in self.ledgers)
         groups = sum(group.first - (group.stream.void if group.stream else 0) for group in self.locksteps)
         return shards + groups + sum(stream.samples_done - stream.void for stream in self.flows)
 
@@ -65,7 +65,7 @@ class Passes:
 
     @property
     def samples_trained(self) -> int:
-        return self.samples_done - sum(ledger.void for ledger in self.passes if not isinstance(ledger, AsyncLedger))
+        return self.samples_done - sum(ledger.void for ledger in self.passes)
 
     @property
     def todo_samples(self) -> int:
@@ -243,7 +243,7 @@ def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
         else AsyncLedger.from_state(note, now.max_failures)
     )
     if now.todo.length is not None and then.todo.length is None:
-        then.end_at(now.todo.length)
+        then.end_at(now.todo.length, now.short)
     back = AsyncLedger(now.card, now.base, now.max_failures)
     running, cut = min((now.todo.running, now.todo.cut), (then.todo.running, then.todo.cut))
     back.poisoned = [given_up for given_up in now.poisoned if given_up in then.poisoned]
@@ -254,7 +254,7 @@ def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
             spans.setdefault(piece.running, []).append(Span(piece.first, end))
     pending = [ShardRange(shard, *span) for shard in sorted(spans) for span in join_spans(spans[shard])]
     back.todo = PendingQueue(now.card, running, cut, deque(pending), length=then.todo.length)
-    back.closed = now.closed
+    back.closed, back.short = now.closed, then.short
     for piece in (*back.todo.returned, *(ShardRange(p.shard - back.base, p.first, p.end) for p in back.poisoned)):
         back.left[piece.running] = back.left.get(piece.running, 0) + piece.end - piece.first
     if cut:

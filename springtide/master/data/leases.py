@@ -49,7 +49,7 @@ class LeaseService:
         if card.in_step and not context.record.state.bsp.in_step:
             context.apply(events.BspBegan())
         if request.ends is not None:
-            context.journaled(book.end, holder, card, request.ends)
+            context.journaled(book.end, holder, card, request.ends, request.short)
             context.changed.wake_all()
         known = tuple(LeaseKey(word.shard, word.first) for word in request.progress)
         seen = book.news(card, request.seen) if card.stream is not None else ()

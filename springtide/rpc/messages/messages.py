@@ -128,6 +128,8 @@ class LeaseRequest(Request, frozen=True):
     era: int = 0
     seen: tuple[PartitionRange, ...] = ()
     """All partitions of a stream, as the reader sees them now."""
+    short: int = 0
+    """Samples among `ends` that do not exist, because the last mini-batches are not full."""
 
 
 class EpochBegun(Request, frozen=True):

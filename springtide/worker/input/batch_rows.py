@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from springtide.data.source import SampleSource, as_batch
-from springtide.embedding.lookup import id_routes
 
 Indices = NDArray[np.int64]
 
@@ -72,9 +71,3 @@ def rows_of(batch: Any, samples: int, places: torch.Tensor) -> Any:
         names = [field.name for field in dataclasses.fields(batch)]
         return dataclasses.replace(batch, **{name: rows_of(getattr(batch, name), samples, places) for name in names})
     raise NotRows
-
-
-def samples_in(collated: Any) -> int:
-    """Return the number of samples of a collated mini-batch: the first dimension of its first tensor."""
-    tensors = (leaf for _, leaf in id_routes.leaves(collated) if isinstance(leaf, torch.Tensor))
-    return next((int(tensor.shape[0]) if tensor.ndim else 1 for tensor in tensors), 0)

@@ -69,7 +69,8 @@ class Repeats:
             # every rank takes part in every round, so a rank without a batch has no round that it could repeat
             return None
         if self._source.samples is None:
-            return as_batch(next(iter(self._source.stream()), None))
+            first = next(iter(self._source.stream()), None)
+            return None if first is None else as_batch(first.batch)
         card = self._card
         indices = shards.indices(card, epoch=epoch, index=0, end=card.batch_size // self._parts)
         rank, workers = self._step.seat

@@ -17,13 +17,12 @@ import numpy as np
 from torch.utils.data import default_collate
 
 from springtide import errors
-from springtide.data.source import SampleSource, as_batch
+from springtide.data.source import CountedBatch, SampleSource, as_batch
 from springtide.domain.data.samples import DatasetCard, SampleRange
 from springtide.worker.bsp.group import BspGroup
 from springtide.worker.cache.coordinator import CacheCoordinator
 from springtide.worker.input import batch_plan, lease_prefetch
 from springtide.worker.input.batch_plan import PAUSE, PAUSED, BatchOrder, Indices, ReadBatch
-from springtide.worker.input.batch_rows import samples_in
 from springtide.worker.input.feeds import BatchReadahead, parts_of
 from springtide.worker.link import master_link
 
@@ -38,25 +37,25 @@ class IterableReader:
 
     def __init__(self, source: SampleSource) -> None:
         self._source = source
-        self._items: Iterator[Any] = iter(())
+        self._items: Iterator[CountedBatch] = iter(())
         self._place = -1
+        self._samples = 0
         self.length: int | None = None
         """Number of mini-batches of an iteration, once its end was reached."""
+        self.samples = 0
+        """Number of samples of an iteration, once its end was reached."""
 
     def read(self, place: int) -> Any:
         if self.length is not None and place >= self.length:
             return None
         if self._place < 0 or place < self._place:
-            self._items, self._place = iter(self._source.stream()), 0
-        while True:
-            try:
-                item = next(self._items)
-            except StopIteration:
-                self.length, self._place = self._place, -1
-                return None
-            self._place += 1
+            self._items, self._place, self._samples = iter(self._source.stream()), 0, 0
+        for samples, batch in self._items:
+            self._place, self._samples = self._place + 1, self._samples + samples
             if self._place > place:
-                return item
+                return batch
+        self.length, self.samples, self._place = self._place, self._samples, -1
+        return None
 
 
 def leased(
@@ -107,7 +106,8 @@ def one_epoch(
         ]
         if not found:
             assert reader.length is not None
-            tracker.end_at(-(-reader.length // parts) * card.batch_size)
+            positions = -(-reader.length // parts) * card.batch_size
+            tracker.end_at(positions, short=positions - reader.samples)
         elif tracker.holds(order.claim):
             # on every worker, the last accumulated batch of an iteration may have fewer parts; its identity still
             # covers all parts
@@ -176,8 +176,8 @@ class IterableRounds:
                 parts.append(part)
                 if len(parts) == self._workers:
                     if wholes is None:
-                        order = self._order(epoch, first, [samples_in(samples) for samples in parts])
-                        yield ReadBatch(order, as_batch(parts[self._rank]))
+                        order = self._order(epoch, first, [counted.samples for counted in parts])
+                        yield ReadBatch(order, as_batch(parts[self._rank].batch))
                     else:
                         order = self._order(epoch, first, [len(samples) for samples in parts])
                         yield self._numbered(order, parts, wholes)

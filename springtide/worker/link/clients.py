@@ -72,7 +72,7 @@ class LeaseClient:
             return messages.DataEnd()
         report = self.tracker.report()
         request = messages.LeaseRequest(
-            card, report.progress, report.failures, most, self.tracker.ends, report.era, seen
+            card, report.progress, report.failures, most, self.tracker.ends, report.era, seen, self.tracker.short
         )
         reply = self._ask(request)
         assert isinstance(reply, LeaseAnswer)

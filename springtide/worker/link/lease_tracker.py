@@ -90,6 +90,8 @@ class LeaseTracker:
         """Number of rollbacks of the master's ledger. All leases in the tracker were granted in this era."""
         self.ends: int | None = None
         """Samples of the epoch, once the reader has found the end of a data set without a length."""
+        self.short = 0
+        """Samples that mini-batches of such an epoch lack, because they are not full. `ends` counts them as full."""
         self.hurry = False
         """Whether a returned lease waits at the master, so that the worker requests one more even if it holds many."""
 
@@ -98,12 +100,12 @@ class LeaseTracker:
     def begin_pass(self, card: DatasetCard) -> None:
         """Begin a pass over this data set, and return the leases of other data sets to the master."""
         with self._lock:
-            self._card, self.ends = card, None
+            self._card, self.ends, self.short = card, None, 0
 
-    def end_at(self, samples: int) -> None:
+    def end_at(self, samples: int, *, short: int = 0) -> None:
         with self._lock:
             assert self._card is not None
-            self.ends = samples
+            self.ends, self.short = samples, short
             for held in self._held.values():
                 beyond = samples - held.grant.nth * self._card.shard_size
                 held.end = min(held.end, max(held.offset, beyond))

@@ -105,7 +105,7 @@ class LocalMaster:
     def lease(self, asked: messages.LeaseRequest) -> Reply:
         self._book.report(ALONE, asked.progress, at=0.0)
         if asked.ends is not None:
-            self._book.end(ALONE, asked.card, asked.ends)
+            self._book.end(ALONE, asked.card, asked.ends, asked.short)
         answer = self._book.lease(ALONE, asked.card, asked.most, at=0.0, seen=asked.seen)
         if isinstance(answer, NoLease):
             return (

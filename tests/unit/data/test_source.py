@@ -137,7 +137,11 @@ def test_unreadable_dataset_types_are_refused():
 def test_iterable_is_streamed_in_batches():
     opened = source.open_source(Endless(), batch_size=2)
     assert opened.samples is None
-    assert [batch.tolist() for batch in opened.stream()] == [[0, 1], [2, 3], [4]]
+    assert [(counted.samples, counted.batch.tolist()) for counted in opened.stream()] == [
+        (2, [0, 1]),
+        (2, [2, 3]),
+        (1, [4]),
+    ]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

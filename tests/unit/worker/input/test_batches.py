@@ -8,7 +8,7 @@ from springtide.data import source
 from springtide.domain.data.leases import Grant, Progress
 from springtide.domain.data.samples import Batch, DatasetCard, SampleRange
 from springtide.rpc.messages import messages
-from springtide.worker.input import batch_plan, batch_rows, batches, feeds, lease_prefetch
+from springtide.worker.input import batch_plan, batches, feeds, lease_prefetch
 from springtide.worker.input.reader import BatchRest
 from springtide.worker.link import master_link
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
@@ -207,11 +207,6 @@ def test_reader_error_ends_the_loop_of_a_single_worker():
                 opened, batch_plan.leased(lease_prefetch.DirectLeases(alone.leases.lease), alone.leases.tracker, card)
             )
         )
-
-
-def test_samples_are_counted_in_any_collate_output():
-    assert batch_rows.samples_in({"a": ["text", torch.zeros(3, 2)]}) == 3
-    assert batch_rows.samples_in("text") == 0
 
 
 class Skipping:
