@@ -102,6 +102,7 @@ void RowSet::reset() {
   }
   pulling_.reset();
   unique_.clear();
+  read_only_.clear();
   group_begin_.clear();
   grads_ready_ = suspect_ = holds_basis_ = false;
   seen_.clear();
@@ -251,12 +252,20 @@ void RowSet::check_finite(const std::vector<std::pair<TableId, std::string>>& na
   }
 }
 
-float* RowSet::select_touched(FloatBuffer& buffer) {
+bool RowSet::is_pushed(const UniqueKeys::Run& run, uint32_t i) const {
+  if (!touched_[run.group]) return false;
+  if (read_only_.empty() || !is_read_only(i)) return true;
+  const float* row = grads_.data() + user_offset_[i];
+  return std::any_of(row, row + run.dim, [](float x) { return x != 0; });
+}
+
+float* RowSet::select_pushed(FloatBuffer& buffer) {
   const size_t n = routed_.keys.size();
   std::vector<uint32_t> unique_at(n, kNone);  // for each routed row that is kept, its unique index
   std::vector<uint32_t> dim_at(n);
   for (const auto& run : unique_.runs)
-    for (uint32_t i = run.begin; touched_[run.group] && i < run.end; ++i) {
+    for (uint32_t i = run.begin; i < run.end; ++i) {
+      if (!is_pushed(run, i)) continue;
       unique_at[position_[i]] = i;
       dim_at[position_[i]] = run.dim;
     }
@@ -286,8 +295,8 @@ Part RowSet::push_part(const std::vector<std::pair<TableId, std::string>>& names
   // refused push is sent again from its own memory. The push therefore needs its own copy.
   const bool pulled_meanwhile = !followed_.expired();
   FloatBuffer& wire = pulled_meanwhile ? pushed_ : wire_;
-  if (std::find(touched_.begin(), touched_.end(), uint8_t{0}) != touched_.end()) {
-    return {&selected_, select_touched(wire)};
+  if (!read_only_.empty() || std::find(touched_.begin(), touched_.end(), uint8_t{0}) != touched_.end()) {
+    return {&selected_, select_pushed(wire)};
   }
   if (same_layout()) return {&routed_, grads_.data()};
   if (pulled_meanwhile) selected_ = routed_;

@@ -3,6 +3,7 @@
 // and the rows of a group are contiguous. If there is only one group, both layouts share the same memory.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -141,6 +142,10 @@ class RowSet : public NoCopy {
   void touch(size_t group) { touched_.at(group) = 1; }
   void untouch(size_t group) { touched_.at(group) = 0; }
   bool touched(size_t group) const { return touched_.at(group) != 0; }
+  // Marks unique i as read but not trained. The push omits its row unless the caller has given it a gradient: an
+  // optimizer may change a row whose gradient is zero (weight decay, FTRL).
+  void read_only(uint32_t i) { read_only_.push_back(i); }
+  bool is_read_only(uint32_t i) const { return std::find(read_only_.begin(), read_only_.end(), i) != read_only_.end(); }
   void drop_grads();                   // sets gradients to zero, and unmarks all groups
   void suspect() { suspect_ = true; }  // a non-finite gradient was seen
   // Returns the gradients of the marked groups as a part of a push. Throws NonFinite with `name_of(table)` and the key.
@@ -161,7 +166,8 @@ class RowSet : public NoCopy {
   void check_finite(const std::vector<std::pair<TableId, std::string>>& names);
   void lay_out(size_t groups);
   float* copy_to(FloatBuffer& buffer, const float* from);  // in wire order
-  float* select_touched(FloatBuffer& buffer);              // gradients of the marked groups, as planned in selected_
+  bool is_pushed(const UniqueKeys::Run& run, uint32_t i) const;
+  float* select_pushed(FloatBuffer& buffer);  // gradients of pushed rows, as planned in selected_
   void catch_up();
 
   std::shared_ptr<Backend> backend_;  // declared first, because buffers may belong to it
@@ -172,8 +178,9 @@ class RowSet : public NoCopy {
   std::vector<uint32_t> group_begin_;
   std::vector<uint32_t> occurrence_offsets_;
   std::vector<uint8_t> touched_;
-  std::vector<uint32_t> buckets_;  // scratch of the counting sort
-  Routed selected_;                // the plan of a push, if it differs from routed_
+  std::vector<uint32_t> read_only_;  // unique indices, few
+  std::vector<uint32_t> buckets_;    // scratch of the counting sort
+  Routed selected_;                  // the plan of a push, if it differs from routed_
   FloatBuffer rows_, grads_, wire_;
   FloatBuffer pushed_;  // gradients in flight, for a set on which follow() was called
   std::weak_ptr<RowSource> followed_;

@@ -48,6 +48,9 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
   if (ids.size() != plan_->features.size())
     throw BadInput("ids of ", ids.size(), " features for a plan of ", plan_->features.size());
   dedup(ids);
+  for (size_t f = 0; f < ids.size(); ++f) {
+    if (padding_at_[f] != kPadding && !trains(f, padding_at_[f])) set_->read_only(padding_at_[f]);
+  }
   set_->route(source, plan_->groups);
   const auto user_offset = set_->user_offset();
   for (uint32_t& at : at_) at = at == kPadding ? kPadding : user_offset[at];
@@ -118,6 +121,19 @@ void StepRows::dedup_feature(size_t f, const FeatureIds& ids, const KeyIndex::Fi
   if (feature.has_padding && feature.pull_padding)
     padding_at_[f] = look_up(feature.padding, hash_key(feature.table, feature.padding));
   run.end = end;
+}
+
+// Features of one table may have different padding ids, so the padding row of one may be trained by another.
+bool StepRows::trains(size_t f, uint32_t unique) const {
+  const FeatureSpec& own = plan_->features[f];
+  for (uint32_t g : plan_->tables[plan_->table_of[f]]) {
+    const FeatureSpec& other = plan_->features[g];
+    if (other.has_padding && other.padding == own.padding) continue;
+    const auto begin = at_.begin() + static_cast<ptrdiff_t>(begin_[g]);
+    const auto end = at_.begin() + static_cast<ptrdiff_t>(begin_[g + 1]);
+    if (std::find(begin, end, unique) != end) return true;
+  }
+  return false;
 }
 
 Occurrences StepRows::occurrences(size_t feature) const {
@@ -213,6 +229,7 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
   padding_at_.assign(plan_->features.size(), kPadding);
   std::vector<std::vector<uint32_t>> here(parts.size());  // by part: index in this set of each unique key
   for (size_t p = 0; p < parts.size(); ++p) here[p].assign(parts[p]->set_->unique().room, kPadding);
+  std::vector<uint8_t> trained;  // by unique index in this set
   std::vector<size_t> touched;
   KeyIndex index;
   UniqueKeys& mine = set_->unique();
@@ -233,10 +250,15 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
         for (uint32_t i = run.begin; i < run.end; ++i) {
           here[p][i] = filling.find_or_add(theirs.keys[i], theirs.hashes[i], into->end);
           if (here[p][i] == into->end) mine.add(*into, theirs.keys[i], theirs.hashes[i]);
+          trained.resize(mine.room);
+          trained[here[p][i]] |= !parts[p]->set_->is_read_only(i);
         }
       }
     }
   }
+  for (const auto& run : mine.runs)
+    for (uint32_t i = run.begin; i < run.end; ++i)
+      if (!trained[i]) set_->read_only(i);
   set_->route(source, plan_->groups);
   const auto to = set_->user_offset();
   float* rows = set_->rows().data();

@@ -90,6 +90,7 @@ class StepRows {
   std::vector<Occurrences> columns(int64_t bags) const;
   void dedup(std::span<const FeatureIds> ids);
   void dedup_feature(size_t feature, const FeatureIds& ids, const KeyIndex::Filling& index, UniqueKeys::Run& run);
+  bool trains(size_t feature, uint32_t unique) const;  // true if a feature of its table trains this row
   void for_each(size_t shares, const std::function<void(uint32_t)>& work);
 
   std::shared_ptr<const StepPlan> plan_;

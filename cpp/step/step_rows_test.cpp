@@ -167,6 +167,49 @@ TEST(two_backward_passes_merge_into_one_set) {
   CHECK(!one.set()->touched(0) && one.set()->grads()[0] == 0);
 }
 
+std::vector<Key> pushed(StepRows& step) {
+  const Part part = step.push_part();
+  std::vector<Key> keys(part.routed->keys.begin(), part.routed->keys.end());
+  CHECK(part.routed->row_offset.size() == keys.size() + 1);
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+
+FeatureSpec padded(Key padding, uint16_t group = 0) {
+  FeatureSpec spec = feature(0, group);
+  spec.has_padding = spec.pull_padding = true;
+  spec.padding = padding;
+  return spec;
+}
+
+TEST(a_padding_row_is_pushed_only_if_it_is_trained) {
+  World world(2);
+  const std::vector<Key> first{0, 7, 0, 9}, second{7, 9, 7, 7}, padding{0, 0};
+  const auto step_of = [&](std::vector<FeatureSpec> specs, std::span<const FeatureIds> ids) {
+    auto step = std::make_unique<StepRows>(*world.source, plan_of(std::move(specs)), ids);
+    pull(*step);
+    step->set()->touch(0);
+    return step;
+  };
+  const std::vector<FeatureIds> both{{first.data(), 4}, {second.data(), 4}}, one{{padding.data(), 2}};
+  CHECK(pushed(*step_of({padded(0), padded(0)}, both)) == (std::vector<Key>{7, 9}));
+  CHECK(pushed(*step_of({padded(0), padded(7)}, both)) == (std::vector<Key>{7, 9}));  // the first feature trains 7
+  CHECK(pushed(*step_of({padded(9), feature(0, 0)}, both)) == (std::vector<Key>{0, 7, 9}));
+  CHECK(pushed(*step_of({padded(0)}, one)).empty());
+
+  const auto given = step_of({padded(0)}, one);
+  given->set()->grads()[1] = 2;  // such as the gradient of a penalty on the weights
+  CHECK(pushed(*given) == (std::vector<Key>{0}));
+
+  const auto reads = step_of({padded(0)}, one), trains = step_of({feature(0, 0)}, one);
+  for (const bool trained : {false, true}) {
+    std::vector<StepRows*> parts{reads.get(), trained ? trains.get() : reads.get()};
+    const std::vector<std::vector<int>> groups{{0}, {0}};
+    StepRows merged(*world.source, plan_of({padded(0)}), parts, groups);
+    CHECK(pushed(merged) == (trained ? std::vector<Key>{0} : std::vector<Key>{}));
+  }
+}
+
 TEST(ids_and_bags_that_do_not_fit_are_refused) {
   World world(1);
   FeatureSpec bounded = feature(0, 0);

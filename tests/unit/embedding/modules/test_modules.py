@@ -1,15 +1,19 @@
 """Tables without a row count."""
 
 import copy
+import functools
 
+import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
 from torch import nn
 
 import springtide
-from springtide import errors
+from springtide import _native, errors
 from springtide.domain.model import tables
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.embedding.modules import optimizers
 
 BIG = torch.tensor([[2**62, -5], [-5, 7], [-(2**63), 2**63 - 1]])
 
@@ -159,3 +163,85 @@ def test_unbound_modules_can_be_copied():
 def test_invalid_module_options_are_refused(make, says):
     with pytest.raises(errors.BadInput, match=says):
         make()
+
+
+class Sequence(nn.Module):
+    """Two readers of one table, of which the first reads id 0 as padding."""
+
+    def __init__(self, optimizer):
+        super().__init__()
+        options = {"name": "items", "optimizer": optimizer, "init": ("uniform", 0.5, 1.0)}
+        self.padded = springtide.Embedding(4, padding_idx=0, **options)
+        self.plain = springtide.Embedding(4, **options)
+        self.plain.weight = self.padded.weight
+
+
+class Padded:
+    """A served Sequence, with or without a row cache as in a bsp group."""
+
+    def __init__(self, make_served, optimizer, *, cached):
+        self.served = make_served(
+            Sequence(optimizer), lambda parameters: torch.optim.SGD(parameters, lr=0.1, weight_decay=0.1)
+        )
+        self.cache = None
+        if cached:
+            self.cache = self.served.client.backend
+            self.cache.cache_tables([spec.id for spec in self.served.client.specs])
+            self.scheduler = _native.Scheduler(workers=1, capacity_rows=100, seed=1)
+            self.served.client.push = functools.partial(self.served.client.push, bsp=True)
+
+    def train(self, padded=(), plain=()):
+        """Train a step on ids of the first and of the second reader."""
+        served, step = self.served, self.served.steps + 1
+        given = [torch.tensor(ids, dtype=torch.int64) for ids in (padded, plain)]
+        if self.cache is not None:
+            table, ids = served.client.table("items").id, torch.cat(given).numpy()
+            self.cache.set_plan(step, self.scheduler.schedule([(table, ids, None)], len(ids)).plans[0])
+            served.lookups.after_step = served.steps
+        readers = served.model.padded, served.model.plain
+        outputs = [reader(ids) for reader, ids in zip(readers, given, strict=True) if len(ids)]
+        sum(output.square().sum() for output in outputs).backward()
+        served.step()
+
+    def rows(self, *ids):
+        if self.cache is not None:
+            self.cache.flush_next()
+            self.train(plain=[99])
+            self.scheduler.flushed(self.served.steps)
+        return torch.from_numpy(self.served.client.read("items", np.array(ids)))
+
+
+@pytest.fixture(params=["a store", "a row cache"])
+def make_padded(request, make_served, monkeypatch):
+    cached, local = request.param == "a row cache", TableClient.local
+    if cached:
+        monkeypatch.setattr(
+            TableClient, "local", lambda **how: TableClient(_native.CachedBackend(local(**how).backend))
+        )
+    return lambda optimizer: Padded(make_served, optimizer, cached=cached)
+
+
+@pytest.mark.parametrize("optimizer", sorted(optimizers.NAMED))
+def test_reading_the_padding_row_changes_neither_the_row_nor_its_optimizer_state(make_padded, optimizer):
+    one, other = make_padded(optimizer), make_padded(optimizer)
+    before = one.rows(0, 1), other.rows(0, 1)
+    for _ in range(3):
+        one.train(padded=[0, 1, 0])
+        other.train(plain=[1])
+    one.train(padded=[0, 0])
+    other.train(plain=[98])
+    after = one.rows(0, 1), other.rows(0, 1)
+    assert torch.equal(after[0][0], before[0][0]) and torch.equal(after[0], after[1])
+    assert not torch.equal(after[0][1], before[0][1])
+    one.train(plain=[0])
+    other.train(plain=[0])
+    assert torch.equal(one.rows(0), other.rows(0)), "the optimizer's state of the row is that of a new row"
+    assert not torch.equal(one.rows(0)[0], before[0][0])
+
+
+def test_a_padding_row_is_trained_if_another_lookup_trains_it(make_padded):
+    one, other = make_padded("ftrl"), make_padded("ftrl")
+    for _ in range(3):
+        one.train(padded=[0, 2], plain=[0, 1])
+        other.train(padded=[2], plain=[0, 1])
+    assert torch.equal(one.rows(0, 1, 2), other.rows(0, 1, 2))
