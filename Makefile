@@ -12,7 +12,7 @@ NATIVE_SOURCES = $(shell find cpp -name '*.h' -o -name '*.cpp')
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env native native-tests demo test test-k8s check format docs bench soak chaos setup-extra sanitize chart clean
+.PHONY: help env native native-tests demo test test-k8s check format docs bench soak chaos mutate setup-extra sanitize chart clean
 
 help:
 	@echo "make env          .venv with everything, the native core built in place"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench        all benchmarks, or NAME=store"
 	@echo "make soak         the long tests"
 	@echo "make chaos        jobs under random faults, SECONDS=600 SEED=1; see docs/design/chaos.md"
+	@echo "make mutate       change the product's code in small ways and see whether tests fail, FILES=springtide/job"
 	@echo "make setup-extra  what the tests marked 'extra' need"
 	@echo "make sanitize     the native tests under ASan/UBSan and TSan"
 	@echo "make chart        write the Helm chart to build/helm/springtide"
@@ -96,6 +97,11 @@ soak: env native-tests
 
 chaos: env
 	@$(BIN)/python -m tests.chaos.nemesis $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+# Without FILES: what changed since the commit before main's last.
+FILES ?= $(shell git diff --name-only --diff-filter=d main~ -- springtide | grep '[.]py$$')
+mutate: env
+	@$(BIN)/python tools/mutate.py $(FILES) $(ARGS)
 
 setup-extra: $(STAMPS)/deps
 	@tools/setup_extra $(VENV) $(STAMPS)/extra.txt

@@ -1,7 +1,16 @@
 """When a bsp group can be formed, and of which members."""
 
+import pytest
+
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.leases import LeaseHolder
-from springtide.job.bsp_group import GroupArrival, form_group
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.job.bsp_group import GroupArrival, defer, form_group, rows_lost
+from springtide.job.core import actions, events
+from springtide.job.core.nodes import NodeState, RoleNode
+from springtide.job.scaling.roles import RoleChange
+from springtide.job.state import JobState
 
 TRAINED, IN_HAND, FRESH = GroupArrival(fresh=False), GroupArrival(fresh=False, idle=False), GroupArrival()
 RESTING = GroupArrival(fresh=False, resting=True)
@@ -64,3 +73,51 @@ def test_bsp_group_is_at_rest_when_no_member_has_a_step_in_progress():
     assert form({A: TRAINED, B_AGAIN: FRESH}, active=(A, B_AGAIN)).at_rest
     assert not form({A: TRAINED, B: IN_HAND}).at_rest
     assert form({A: FRESH, B: FRESH}, ranks=()).at_rest, "slots may still be on their way to a new server"
+
+
+def test_new_rank_leads_no_group_that_keeps_only_one_member_with_the_model():
+    fresh = LeaseHolder(0, 1), LeaseHolder(1, 1)
+    active = (*fresh, C, LeaseHolder(3))
+    arrived = {fresh[0]: FRESH, fresh[1]: FRESH, C: TRAINED, LeaseHolder(3): TRAINED}
+    chosen = form(arrived, ranks=(0, 1, 2, 3), active=active, workers=2)
+    assert (chosen.members, chosen.leader) == ((fresh[0], C), C)
+
+
+def test_step_of_one_rank_keeps_the_others_in_the_group():
+    assert form({A: TRAINED, B: IN_HAND, C: FRESH}, active=(A, B, C), workers=3).members == (A, B)
+    assert not form({A: IN_HAND, B: IN_HAND}).over, "both ranks can complete the step"
+
+
+@pytest.mark.parametrize(
+    ("states", "who"),
+    [
+        ((NodeState.JOINED, NodeState.DRAINING), "a member was"),
+        ((NodeState.JOINED, NodeState.GONE), "worker-1 was"),
+        ((NodeState.EXPECTED, NodeState.GONE), "worker-0, worker-1 were"),
+    ],
+)
+def test_error_names_the_workers_whose_cached_rows_are_lost(states, who):
+    roles = {}
+    for rank, state in enumerate(states):
+        role = Role(RoleKind.WORKER, rank)
+        roles[str(role)] = RoleNode(role=role, state=state)
+    assert rows_lost(roles, {0: 0, 1: 0}) == f"{who} lost, together with rows that only its cache had"
+
+
+def test_members_of_the_group_leave_only_between_two_shards():
+    member, newcomer = (RoleNode(role=Role(RoleKind.WORKER, rank)) for rank in range(2))
+    added = (Role(RoleKind.WORKER, 2),)
+    assert defer(RoleChange(drop=(member, newcomer), add=added), {0: 0}) == RoleChange(drop=(newcomer,), add=added)
+
+
+def test_restarts_without_a_checkpoint_are_counted_and_begin_without_delay():
+    state = JobState(JobSpec(name="job", servers=1, workers=1, sync="bsp", checkpoints=CheckpointRules(every_s=60)))
+    server, worker = Role(RoleKind.SERVER, 0), Role(RoleKind.WORKER, 0)
+    for role in (server, worker):
+        state.handle(events.RoleJoined(role), at=1)
+    state.handle(events.RoleReady(server, "host:0"), at=1)
+    formed = state.handle(events.GroupFormed((A,), "all are here"), at=2)
+    assert formed == [actions.LogDecision("form a bsp group of 1 worker, number 1", "all are here")]
+    state.handle(events.RoleExited(RoleExit(role=server, pid=1, signal="SIGKILL")), at=3)
+    assert state.safety.begun_anew == 1
+    assert [(want.incarnation, want.after_s) for want in state.wanted()] == [(1, 0.0), (1, 0.0)]
