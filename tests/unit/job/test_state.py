@@ -7,6 +7,7 @@ import pytest
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.leases import LeaseHolder
+from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import IllegalMove, NodeState, RoleNode
@@ -73,6 +74,17 @@ def test_job_finishes_when_every_script_has_ended():
     assert state.handle(events.ScriptFinished(WORKERS[1]), at=2) == []
     assert state.handle(exited(WORKERS[1], 0), at=2) == []
     assert conclusion(state.handle(events.ScriptFinished(WORKERS[0]), at=3)).phase is JobPhase.FINISHED
+    job_invariants.check(state)
+
+
+def test_job_ends_only_after_its_final_checkpoint():
+    state = started(checkpoints=CheckpointRules(every_s=60))
+    assert not state.saving_last
+    state.handle(events.ScriptFinished(WORKERS[1]), at=2)
+    (fence,) = state.handle(events.ScriptFinished(WORKERS[0]), at=3)
+    assert isinstance(fence, actions.FenceWorker) and state.saving_last
+    assert conclusion(state.handle(events.FinalCheckpointDone("checkpoint 4"), at=4)).phase is JobPhase.FINISHED
+    assert not state.saving_last
     job_invariants.check(state)
 
 
