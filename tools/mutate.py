@@ -36,20 +36,21 @@ TEST_CPU_S = 2.5  # of one test, with tracing; slower tests are left out
 TESTS_CPU_S = 5.0  # tests of one mutant, the quickest first: a survivor costs no more than this
 ARGUMENTS = ["-q", "-s", "--timeout=0", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 EXAMPLES = 15
-KINDS = ("tests/unit/", "tests/property/")
 
 
 def tests_of(files: list[pathlib.Path]) -> list[str]:
-    """The mirrored folders of `files` under tests/unit, and the unit and property tests that import the modules."""
+    """Tests in the mirrored folders of `files`; also tests of the top package and properties that import a file."""
     texts = {test: test.read_text() for test in sorted((ROOT / "tests").rglob("*.py"))}
     chosen: set[pathlib.Path] = set()
     for file in files:
         package, _, module = ".".join(file.relative_to(ROOT).with_suffix("").parts).rpartition(".")
         uses = re.compile(rf"{package}\.{module}\b|from {re.escape(package)} import [^\n]*\b{module}\b")
-        mirror = ROOT / "tests/unit" / file.parent.relative_to(ROOT / "springtide")
-        chosen |= {test for test, text in texts.items() if uses.search(text) or mirror == test.parent}
-    names = [str(test.relative_to(ROOT)) for test in sorted(chosen) if test.name.startswith("test_")]
-    return [name for name in names if name.startswith(KINDS)]
+        folder = file.parent.relative_to(ROOT / "springtide")
+        mirror = ROOT / "tests/unit" / folder
+        near = (ROOT.joinpath("tests/unit", *folder.parts[:1]), ROOT / "tests/property")
+        users = {test for test, text in texts.items() if uses.search(text) and not {*near}.isdisjoint(test.parents)}
+        chosen |= users | {test for test in texts if mirror == test.parent}
+    return [str(test.relative_to(ROOT)) for test in sorted(chosen) if test.name.startswith("test_")]
 
 
 class Runner:
