@@ -18,7 +18,7 @@ from springtide import errors
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch.spec import resolve, spec_reader
 from springtide.platforms.ray_cluster import cluster, job_order
-from springtide.platforms.ray_cluster import submit as submitting
+from springtide.platforms.ray_cluster import submit as submission
 from springtide.platforms.ray_cluster.job_handle import RayJobHandle
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.types import JobStatus
@@ -58,9 +58,9 @@ def submit(job: ElasticJob, folder: pathlib.Path | None, where: Mapping[str, str
     """Submit a job to the cluster at `where["address"]`. Upload `folder`; None means that the nodes have the code."""
     cluster.connect(where.get("address", ""))
     plan = resolve.resolve(job, job_order.capacity_of(cluster.nodes()), code=folder, say=say)
-    submitting.refuse_taken(plan.spec.name)
-    submitting.submit(
-        submitting.order_of(replace(plan, tls=job.ray.tls), job.ray), submitting.ship_code(folder, job.ray.runtime_env)
+    submission.refuse_taken(plan.spec.name)
+    submission.submit(
+        submission.order_of(replace(plan, tls=job.ray.tls), job.ray), submission.ship_code(folder, job.ray.runtime_env)
     )
     return plan.spec.name
 

@@ -23,7 +23,7 @@ from springtide.rpc.messages import messages
 from springtide.rpc.messages.types import MemberReport, SlotHoldings
 from springtide.rpc.transport import channel
 from springtide.server import checkpoints, recovery, slot_loads
-from springtide.server import mirror as mirroring
+from springtide.server import mirror as mirrors
 from springtide.server.migration import SlotHandover
 from springtide.server.server import ServerRole
 from springtide.telemetry import logs
@@ -97,7 +97,7 @@ def saves(
     )
     mirror = taking = None
     if welcome.spec.checkpoints.mirror or disk.node:
-        mirror = mirroring.Mirror(
+        mirror = mirrors.Mirror(
             disk.folder,
             settings.member,
             life,
@@ -109,7 +109,7 @@ def saves(
     with contextlib.ExitStack() as stack:
         if mirror is not None:
             own, host = disk.folder / settings.member, channel.own_host(settings, link)
-            taking = mirroring.MirrorServer(own, secret, host, certificates=tls)
+            taking = mirrors.MirrorServer(own, secret, host, certificates=tls)
             stack.callback(taking.close)
         takes_at, sweep = (taking.address, taking.sweep) if taking is not None else ("", None)
         saver = checkpoints.SlotSaver(
@@ -121,7 +121,7 @@ def saves(
             log.info(
                 "this server does not see %s; it writes its part of checkpoints to %s", welcome.checkpoints, disk.folder
             )
-            mirroring.start_uploads(disk.folder, link.ask, over)
+            mirrors.start_uploads(disk.folder, link.ask, over)
         scattered = ScatteredStore(welcome.checkpoints, disk.folder, link.ask, secret, certificates=tls)
         yield stack.enter_context(contextlib.closing(scattered))
 

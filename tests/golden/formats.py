@@ -42,7 +42,7 @@ from springtide.domain.spec.job_spec import JobSpec
 from springtide.embedding.lookup.table_client import native_spec
 from springtide.job.core import events
 from springtide.master import main as master
-from springtide.master.core.journal import FORMAT as JOURNAL
+from springtide.master.core.journal import FORMAT as JOURNAL_FORMAT
 from springtide.master.core.journal import Journal
 from springtide.master.core.record import JobRecord, encode_call
 from springtide.rpc.messages import messages
@@ -256,7 +256,7 @@ def newer_journal(folder: pathlib.Path) -> int:
         file.execute("update head set format = format + 1")
         file.execute("create table more (one integer)")
         file.execute("drop table turns")
-    return JOURNAL + 1
+    return JOURNAL_FORMAT + 1
 
 
 def _shrink(path: pathlib.Path) -> None:
@@ -472,7 +472,7 @@ FORMATS = {
     "brain": GoldenFormat(brain_store.VERSION, make_brain, read_brain, newer_brain),
     "checkpoint": GoldenFormat(manifest.FORMAT, make_checkpoint, read_checkpoint, newer_checkpoint),
     "control": GoldenFormat(messages.VERSION, make_control, read_control, newer_control),
-    "journal": GoldenFormat(JOURNAL, make_journal, read_journal, newer_journal),
+    "journal": GoldenFormat(JOURNAL_FORMAT, make_journal, read_journal, newer_journal),
     "log": GoldenFormat(layout.FORMAT, make_log, read_log, newer_log),
     "slot-image": GoldenFormat(_image_version(), make_image, read_image, newer_image),
     "states": GoldenFormat(group_model.FORMAT, make_states, read_states, newer_states),

@@ -14,7 +14,7 @@ import termios
 import threading
 import time
 
-from springtide.telemetry import events as story
+from springtide.telemetry import events as event_log
 from tests import waiting
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -146,7 +146,7 @@ def loop(*, body="pass", samples=2000):
 
 def events(folder, run="train"):
     """The event log of a run so far."""
-    return story.read(folder / ".springtide" / "runs" / run / "events.jsonl")
+    return event_log.read(folder / ".springtide" / "runs" / run / "events.jsonl")
 
 
 def wait_for_event(job, kind, **fields):

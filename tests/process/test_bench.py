@@ -8,7 +8,7 @@ import pytest
 
 from springtide import errors
 from springtide_lab import bench
-from springtide_lab.bench.store import store as probes
+from springtide_lab.bench.store import store as store_bench
 from springtide_lab.bench.train import cost_growth
 
 BENCH = (sys.executable, "-c", "import sys; from springtide.cli import app; sys.exit(app.main())", "bench")
@@ -72,16 +72,16 @@ def test_step_on_separate_servers_is_timed():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_tables_and_the_bare_loop_are_compared_on_the_same_work(optimizer):
-    case = probes.ProbeCase(optimizer=optimizer, dim=4, tables=2, rows=500)
-    measured = probes.probe(case, quick=True)
+    case = store_bench.ProbeCase(optimizer=optimizer, dim=4, tables=2, rows=500)
+    measured = store_bench.probe(case, quick=True)
     assert set(measured.figures) == {"ours lookup", "probe lookup", "ours update", "probe update"}
     assert min(min(rates) for rates in measured.figures.values()) > 0
 
 
 def test_request_has_distinct_keys_in_slot_order(rng):
-    case = probes.ProbeCase(optimizer="sgd", dim=4, tables=3, rows=200)
-    store = probes.filled(case)
-    tables, keys, places = probes.draw(case, store, rng, 300)
+    case = store_bench.ProbeCase(optimizer="sgd", dim=4, tables=3, rows=200)
+    store = store_bench.filled(case)
+    tables, keys, places = store_bench.draw(case, store, rng, 300)
     assert len(set(zip(tables.tolist(), keys.tolist(), strict=True))) == 300
     assert sorted(places.tolist()) == sorted((tables.astype(int) * 200 + keys).tolist())
     slots = [int(store.slot_of(int(t), keys[i : i + 1])[0]) for i, t in enumerate(tables)]

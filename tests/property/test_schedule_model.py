@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from springtide.embedding.schedule import scheduler as allocate
+from springtide.embedding.schedule import scheduler as schedulers
 from tests.inspected_scheduler import InspectedScheduler
 from tests.oracles import schedule_model
 from tests.oracles.schedule_model import Actions, IllegalPlan, Model
@@ -23,12 +23,12 @@ def streams(draw):
     rows = draw(st.integers(1, 12))
     ids = st.lists(st.integers(0, rows - 1), min_size=samples * tables, max_size=samples * tables)
     batches = draw(st.lists(ids, min_size=1, max_size=8))
-    chosen = allocate.ScheduleSettings(
+    chosen = schedulers.ScheduleSettings(
         workers=workers,
         capacity_rows=draw(st.sampled_from([0, 1, 2, 5, 100])),
         policy=draw(st.sampled_from(["anneal", "contiguous", "laia", "random"])),
-        order=draw(st.sampled_from(allocate.ORDERS)),
-        p2p=draw(st.sampled_from(allocate.P2P)),
+        order=draw(st.sampled_from(schedulers.ORDERS)),
+        p2p=draw(st.sampled_from(schedulers.P2P)),
         p2p_trainers=draw(st.integers(1, 5)),
         seed=draw(st.integers(0, 3)),
     )
@@ -42,7 +42,7 @@ def test_every_plan_is_legal_and_writes_back_no_unneeded_row(stream):
     scheduler, model = InspectedScheduler(chosen), Model(workers=chosen.workers)
     before = []
     for ids in batches:
-        features = [allocate.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(ids.T)]
+        features = [schedulers.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(ids.T)]
         plans = scheduler.schedule(features, len(ids)).plans
         model.step(schedule_model.actions(plans, before))  # raises at the first rule that is broken
         before = plans

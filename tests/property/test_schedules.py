@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide.data import shards
-from springtide.embedding.schedule import scheduler as allocate
+from springtide.embedding.schedule import scheduler as schedulers
 from tests.inspected_scheduler import InspectedScheduler
-from tests.property import schedule_reference as reference
+from tests.property import schedule_reference
 
 WIDE = 2**24
 """Ids from here on cannot be told apart as float32."""
@@ -16,13 +16,13 @@ WIDE = 2**24
 @st.composite
 def runs(draw):
     """Settings, and a few batches of bags over two or three tables; two features may share a table."""
-    chosen = allocate.ScheduleSettings(
+    chosen = schedulers.ScheduleSettings(
         workers=draw(st.sampled_from([1, 2, 3, 5, 8])),
         capacity_rows=draw(st.sampled_from([0, 1, 2, 5, 20, 1000])),
-        policy=draw(st.sampled_from(allocate.POLICIES)),
-        order=draw(st.sampled_from(allocate.ORDERS)),
+        policy=draw(st.sampled_from(schedulers.POLICIES)),
+        order=draw(st.sampled_from(schedulers.ORDERS)),
         seed=draw(st.integers(0, 2**64 - 1)),
-        p2p=draw(st.sampled_from(allocate.P2P)),
+        p2p=draw(st.sampled_from(schedulers.P2P)),
         p2p_trainers=draw(st.integers(1, 4)),
         on_demand=draw(st.booleans()),
         threads=draw(st.sampled_from([1, 1, 3])),
@@ -43,7 +43,7 @@ def runs(draw):
 def feature(random, table, samples, spread, *, bags):
     lengths = random.integers(0, 4, samples) if bags else np.ones(samples, dtype=np.int64)
     ids = WIDE + random.integers(0, spread, int(lengths.sum())) * random.choice([1, -1, 2**33])
-    return allocate.FeatureIds(table, ids, np.concatenate([[0], np.cumsum(lengths)]) if bags else None)
+    return schedulers.FeatureIds(table, ids, np.concatenate([[0], np.cumsum(lengths)]) if bags else None)
 
 
 def keys_of(features, sample):
@@ -76,9 +76,12 @@ def pairs(listed):
 
 
 def as_reference_plan(plan):
-    ends = {side: {(peer, key) for peer, rows in getattr(plan, side) for key in pairs(rows)} for side in reference.ENDS}
+    ends = {
+        side: {(peer, key) for peer, rows in getattr(plan, side) for key in pairs(rows)}
+        for side in schedule_reference.ENDS
+    }
     names = ("write_back", "drop", "hold_hit", "hold_pull", "pass_hit", "pass_pull")
-    return reference.Planned(**{name: pairs(getattr(plan, name)) for name in names}, **ends)
+    return schedule_reference.Planned(**{name: pairs(getattr(plan, name)) for name in names}, **ends)
 
 
 def both_ends_agree(plans):
@@ -101,7 +104,7 @@ def test_native_plans_and_caches_match_plain_sets(run):
     chosen, batches, flushes = run
     native = InspectedScheduler(chosen)
     other_rank = InspectedScheduler(chosen)
-    model = reference.Reference(
+    model = schedule_reference.Reference(
         workers=chosen.workers,
         capacity=chosen.capacity_rows,
         order=chosen.order,
@@ -138,7 +141,7 @@ def test_native_plans_and_caches_match_plain_sets(run):
 def test_laia_gives_each_sample_to_the_worker_with_room_that_caches_most_keys(run):
     chosen, batches, _ = run
     scheduler = InspectedScheduler(
-        allocate.ScheduleSettings(workers=chosen.workers, capacity_rows=chosen.capacity_rows)
+        schedulers.ScheduleSettings(workers=chosen.workers, capacity_rows=chosen.capacity_rows)
     )
     for samples, features in batches:
         caches = [set() for _ in range(chosen.workers)]

@@ -8,7 +8,7 @@ import pytest
 
 from springtide.cli import app
 from springtide.sim.world.parameters import MODELS
-from springtide_lab.reproduce import report as rows
+from springtide_lab.reproduce import report
 from springtide_lab.reproduce.dlrover_rm import cluster_days, testbed, trouble
 from tests.architecture import sources
 
@@ -32,8 +32,10 @@ def test_tiny_version_gives_every_row_with_seeds_or_a_reason(capsys, tmp_path):
 
 
 def test_printed_rows_keep_numbers_whole_within_80_columns(capsys):
-    shown = rows.row("000 Fig. 10", "widedeep: JCT over tuned by hand", 0.0141, [-0.13541], goal=0.0141, better="lower")
-    rows.show([shown, rows.row("001 Fig. 9", "steps", 10, [12363.94])], title="dlrover-rm")
+    shown = report.row(
+        "000 Fig. 10", "widedeep: JCT over tuned by hand", 0.0141, [-0.13541], goal=0.0141, better="lower"
+    )
+    report.show([shown, report.row("001 Fig. 9", "steps", 10, [12363.94])], title="dlrover-rm")
     lines = capsys.readouterr().out.splitlines()
     (line,) = (line for line in lines if "000 Fig. 10" in line)
     assert line.split()[-5:] == ["0.0141", "-0.1354", "≤", "0.0141", "met"]
@@ -58,11 +60,11 @@ def test_published_pages_match_their_tool():
 
 
 def test_goal_is_met_by_the_median_over_seeds():
-    met = rows.row("f", "w", 0.3, [0.1, 0.4, 0.5], goal=0.3)
+    met = report.row("f", "w", 0.3, [0.1, 0.4, 0.5], goal=0.3)
     assert met.met and met.ours == 0.4 and met.spread == (0.1, 0.5) and met.seeds == 3
-    assert not rows.row("f", "w", 0.3, [0.4], goal=0.3, better="lower").met
-    assert rows.row("f", "w", 0.3, [0.4]).met is None
-    assert rows.row("f", "w", 0.3, [None]).ours is None
+    assert not report.row("f", "w", 0.3, [0.4], goal=0.3, better="lower").met
+    assert report.row("f", "w", 0.3, [0.4]).met is None
+    assert report.row("f", "w", 0.3, [None]).ours is None
 
 
 def test_goals_missed_on_the_test_bed_are_beyond_the_bound():

@@ -10,7 +10,7 @@ from springtide.domain.core.shape import Shape
 from springtide.planning.perf_model.equations import Shapes
 from springtide.sim.engine import systems
 from springtide.sim.world import parameters, workload
-from springtide.sim.world import world as physics
+from springtide.sim.world import world as world_model
 from springtide.sim.world.parameters import ClusterWorld
 from springtide.sim.world.world import FaultCondition
 from tests.architecture import sources
@@ -29,17 +29,19 @@ def share(found):
 
 
 def test_four_fifths_of_jobs_use_less_than_half_of_their_cpu_and_memory(drawn_jobs):
-    speeds = [(job, physics.speed(job, job.requested, FaultCondition(hot=job.faults.hot))) for job in drawn_jobs]
+    speeds = [(job, world_model.speed(job, job.requested, FaultCondition(hot=job.faults.hot))) for job in drawn_jobs]
     little = share((s.worker_cores + s.server_cores) / job.requested.cpu < 0.5 for job, s in speeds)
     assert little == pytest.approx(0.8, abs=0.03)
-    full = [physics.server_bytes(job, job.requested.servers, job.samples) for job in drawn_jobs]
+    full = [world_model.server_bytes(job, job.requested.servers, job.samples) for job in drawn_jobs]
     sizes = [job.requested.server_memory for job in drawn_jobs]
     assert share(use < 0.5 * size for use, size in zip(full, sizes, strict=True)) == pytest.approx(0.8, abs=0.03)
 
 
 def test_five_to_eight_percent_of_jobs_run_out_of_memory(drawn_jobs):
     assert (
-        0.05 <= share(math.isfinite(physics.full_at(job, job.requested, job.faults.hot)) for job in drawn_jobs) <= 0.08
+        0.05
+        <= share(math.isfinite(world_model.full_at(job, job.requested, job.faults.hot)) for job in drawn_jobs)
+        <= 0.08
     )
 
 
@@ -58,7 +60,7 @@ def test_faults_are_as_frequent_as_in_the_papers(drawn_jobs):
     )
     assert share(job.faults.starved for job in drawn_jobs) == pytest.approx(WORLD.requests.starved_share, abs=0.02)
     starved = [job for job in drawn_jobs if job.faults.starved]
-    speeds = [physics.speed(job, job.requested) for job in starved]
+    speeds = [world_model.speed(job, job.requested) for job in starved]
     busy = [
         s.server_cores / (j.requested.servers * j.requested.server_cpu) for j, s in zip(starved, speeds, strict=True)
     ]
@@ -76,7 +78,7 @@ def test_jobs_arrive_in_order_over_a_day_and_users_return():
 def test_wide_and_deep_matches_the_papers_speed_and_lookup_share():
     model = parameters.model("widedeep")
     job = workload.one(WORLD, model, requested=model.tuned)
-    speed = physics.speed(job, model.tuned)
+    speed = world_model.speed(job, model.tuned)
     assert speed.steps_s == pytest.approx(250)
     assert speed.terms[3] / speed.step_s == pytest.approx(parameters.LOOKUP_SHARE)
 
@@ -88,7 +90,7 @@ def test_xdeepfm_matches_the_three_points_of_the_table(workers, servers, cores, 
     job = workload.one(WORLD, parameters.model("xdeepfm"), requested=parameters.TUNED["xdeepfm"])
     server_cpu = 32.0 if servers == 1 else 16.0
     shape = Shape(workers=workers, servers=servers, worker_cpu=cores, server_cpu=server_cpu)
-    assert physics.speed(job, shape).steps_s == pytest.approx(steps, rel=0.04)
+    assert world_model.speed(job, shape).steps_s == pytest.approx(steps, rel=0.04)
 
 
 @pytest.mark.parametrize("name", parameters.MODELS)
@@ -100,7 +102,7 @@ def test_vectorized_speeds_match_single_shapes(name):
         for w, p, a, b in zip(*(random.integers(1, 33, size=(4, 50))), strict=True)
     ]
     many = Shapes(*np.array([(s.workers, s.servers, s.worker_cpu, s.server_cpu) for s in listed], dtype=float).T)
-    assert systems.true_steps_s(job, many) == pytest.approx([physics.speed(job, shape).steps_s for shape in listed])
+    assert systems.true_steps_s(job, many) == pytest.approx([world_model.speed(job, shape).steps_s for shape in listed])
 
 
 def test_every_constant_of_the_world_names_its_source():
@@ -119,6 +121,6 @@ def test_memory_is_full_at_the_predicted_sample():
     model = parameters.model("widedeep")
     job = workload.one(WORLD, model, requested=model.tuned)
     small = Shape(workers=1, servers=2, worker_cpu=1, server_cpu=1, server_memory=3 << 30)
-    full = physics.full_at(job, small)
-    assert physics.server_bytes(job, 2, full) == pytest.approx(3 << 30)
-    assert physics.full_at(job, model.tuned) == math.inf
+    full = world_model.full_at(job, small)
+    assert world_model.server_bytes(job, 2, full) == pytest.approx(3 << 30)
+    assert world_model.full_at(job, model.tuned) == math.inf

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from springtide.domain.core.shape import Shape
-from springtide.sim.world import world as physics
+from springtide.sim.world import world as world_model
 from springtide.sim.world.world import FaultCondition, Speed, TrueJob
 
 AT_REST = 1e-9
@@ -46,7 +46,7 @@ class StepTime:
             workers, _, (servers, server_cpu, slowest) = key
             shape = Shape(workers=workers, servers=max(servers, 1), worker_cpu=worker_cpu, server_cpu=server_cpu)
             condition = FaultCondition(server_speed=slowest)
-            found = self._known[key] = physics.speed(self.job, shape, condition)
+            found = self._known[key] = world_model.speed(self.job, shape, condition)
         return found
 
     def slowed(self, now: Speed, share: float) -> Speed:
@@ -64,7 +64,7 @@ class StepTime:
         )
 
     def slot_bytes(self) -> float:
-        return physics.rows_bytes(self.job, self.done()) / self._slots
+        return world_model.rows_bytes(self.job, self.done()) / self._slots
 
     def server_bytes(self, slots: int) -> float:
         return self.job.memory.server_base_bytes + slots * self.slot_bytes()

@@ -1,7 +1,8 @@
 """Run benchmarks: Springtide and peers in alternating rounds of one run, compared by ratios and goals.
 
-In: a name (`springtide bench store --json`). Each name has a function `(options) -> report.Result`, imported only when
-requested. Next: bench/core/harness.py (rounds, state of the machine), bench/core/report.py (tables and the JSON line).
+In: a name (`springtide bench store --json`). Each name has a function `(options) -> report.Result`; its module is
+imported only when the name is requested. Next: bench/core/harness.py (rounds, state of the machine),
+bench/core/report.py (tables and the JSON line).
 """
 
 import ast
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from springtide import errors
 
-BENCHES = {  # module of each benchmark; its function `bench` is called, or the function after a colon
+BENCHES = {  # each benchmark's module; the function to call is `bench`, or the name after a colon
     "store": "springtide_lab.bench.store.store",
     "store-growth": "springtide_lab.bench.store.store:growth_bench",
     "pull": "springtide_lab.bench.store.pull",
@@ -72,9 +73,10 @@ class Options:
     quick: bool = False
     """Small sizes and few rounds, only to check that the benchmark works."""
     restart_s: float = 0.0
-    """Seconds that a cluster adds to the stop and restart of a job, which is a baseline of some benchmarks."""
+    """Seconds that a cluster needs in addition to stop and restart a job; some benchmarks compare with such a
+    restart."""
     ids: pathlib.Path | None = None
-    """File of ids (samples by tables) to use instead of generated ids, in benchmarks of id streams."""
+    """For benchmarks of id streams: a file of ids (samples by tables) to use instead of generated ids."""
     out: pathlib.Path | None = None
     """Folder for plots; None is `.springtide/bench` in the current folder."""
 

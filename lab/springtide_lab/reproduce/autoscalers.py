@@ -16,8 +16,8 @@ from springtide.domain.spec.online_job import TrafficOutlook
 from springtide.planning.online.capacity_model import CapacityCurve, CapacitySample
 
 # Kubernetes' Horizontal Pod Autoscaler, asked every 15 s. Within 10% of the target nothing changes. A step up adds at
-# most four workers or doubles them. The highest recommendation of the window counts for scale-down; with `up_s`
-# set, the lowest for scale-up.
+# most four workers or doubles them. For scale-down, the highest recommendation of the window counts; for scale-up with
+# `up_s` set, the lowest.
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 TOLERANCE = 0.1
@@ -98,7 +98,8 @@ class Hpa:
 
 
 # KEDA on a Kafka topic, asked every 30 s: lag / threshold workers, under HPA's rules. Lag is capped at partitions x
-# threshold. The autoscaler never scales to zero: an online job without workers would be late as soon as samples arrive.
+# threshold. The autoscaler never scales to zero, because an online job without workers would be late as soon as samples
+# arrive.
 PARTITIONS = 800  # partitions of a topic, as in section 4.1 of Kale
 
 
@@ -168,7 +169,7 @@ class MaduSettings(NamedTuple):
     upper: float
     """Position in the forecast's interval: 0 is the mean, 1 the high end."""
     period_s: float
-    """Seconds between two plans. Each plan covers the highest traffic of its period and of the preceding change."""
+    """Seconds between two plans. Each plan covers the highest traffic of its period and of the change before it."""
 
 
 def madu_slope(seen: Sequence[CapacitySample]) -> float:
@@ -186,7 +187,7 @@ def madu_workers(outlook: TrafficOutlook, settings: MaduSettings, *, per_worker:
 # Kale: a forecast, the fewest workers that keep up, stabilization, and thresholds as a fallback (section 3.4). Settings
 # cover what the paper leaves open: repeated stabilization, lead time, quantile of the forecast, lag of the fallback.
 KALE_STEP_S = 300.0
-"""Seconds per step: shorter than the shortest run that stabilization removes. With steps as long as that run,
+"""Seconds per step, fewer than the shortest run that stabilization removes. With steps as long as that run,
 stabilization would never act."""
 KALE_BUSY = 0.8  # target utilization of the fallback
 
@@ -197,7 +198,7 @@ class KaleSettings(NamedTuple):
     change: int
     """Rho: minimum change in workers."""
     short_s: float
-    """Tau: minimum seconds of a run."""
+    """Tau: shortest run, in seconds."""
     repeated: bool
     """True if stabilization repeats until nothing changes."""
     upper: float
@@ -257,8 +258,9 @@ def least(curve: CapacityCurve, traffic: float, *, most: int, fewest: int = 1) -
 def stabilize(workers: Sequence[int], *, step_s: float, change: int = 1, short_s: float = 600.0) -> tuple[int, ...]:
     """Remove short runs of one worker count, from the first run on.
 
-    A run that begins with a change of at least `change` and lasts less than `short_s` takes the larger neighbouring
-    count. The first run has no predecessor, and the last run may continue beyond the horizon, so both runs stay.
+    A run is removed if it begins with a change of at least `change` and lasts less than `short_s`; it takes the
+    larger neighbouring count. The first run has no predecessor, and the last run may continue beyond the horizon, so
+    both runs stay.
     """
     runs = [(number, len(list(same))) for number, same in groupby(workers)]
     calm: list[tuple[int, int]] = runs[:1]

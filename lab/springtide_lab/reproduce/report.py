@@ -24,7 +24,7 @@ EQUAL = 1e-9
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure. `ours` is None if it cannot be reproduced, and `why` is the reason."""
+    """One figure. If a figure cannot be reproduced, `ours` is None and `why` is the reason."""
 
     figure: str
     what: str
@@ -115,7 +115,7 @@ def published(path: pathlib.Path) -> dict[str, Any] | None:
 
 
 def published_goal(folder: pathlib.Path, bench: str, id: str, figure: str, what: str, paper: float | str) -> Row:
-    """Return a row from a published benchmark's goal; without a value if the goal is not published."""
+    """Return a row from the published goal of a benchmark; it has no value if the goal is not published."""
     run, command = published(folder / f"{bench}.json"), f"`springtide bench {bench} --json`"
     goal = next((goal for goal in (run or {}).get("goals", []) if goal["id"] == id), None)
     if run is None or goal is None or goal["value"] is None:
@@ -135,7 +135,7 @@ def _figure(value: float | str | None) -> str:
 
 
 def draw(rows: Sequence[Row], name: str, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Draw a picture for each figure with three or more values: bars, with the paper's values where they are numbers.
+    """Draw a picture for each figure with three or more values: bars, and the paper's values where they are numbers.
 
     Rows are of one kind if the text after the last colon of `what` is the same; each kind gets a panel. If no kind of a
     paper's figure has three rows, all its rows share a panel.

@@ -127,9 +127,10 @@ class KafkaBroker:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _answers(self, began_at: int, deadline: float) -> bool:
-        """Wait for the "started" line, because the broker listens before it is ready; return True if it came.
+        """Wait for the "started" line, because the broker accepts connections before it is ready; return True if the
+        line came.
 
-        Return False if the broker exits before, as it does while ZooKeeper still remembers a killed broker.
+        Return False if the broker exits first, as it does while ZooKeeper still remembers a killed broker.
         """
         assert self._broker is not None
         while time.monotonic() < deadline and self._broker.poll() is None:
@@ -174,7 +175,8 @@ class KafkaBroker:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return free ports below the ephemeral range, whose ports the kernel could assign to other processes meanwhile."""
+    """Return free ports below the ephemeral range, because the kernel could give a port of that range to another
+    process."""
     found: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

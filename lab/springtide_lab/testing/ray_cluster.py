@@ -1,7 +1,7 @@
 """Run a Ray cluster of several nodes in a child process, which contains the threads, files and warnings of Ray.
 
-In: calls such as `RayWorld.do("submit", plan)`, which call methods of `RayTestCluster` over a pipe, one at a time. Out:
-their results or errors. Nodes are real raylets.
+In: calls such as `RayWorld.do("submit", plan)`, which call methods of `RayTestCluster` over a pipe, one at a time.
+Out: the results of the calls, or their errors. Nodes are real raylets.
 """
 
 import multiprocessing
@@ -60,7 +60,7 @@ class RayWorld:
         return self._answer()
 
     def close(self) -> None:
-        self._pipe.close()  # the child process sees the end of the pipe
+        self._pipe.close()  # the closed pipe tells the child process to end
         try:
             self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:

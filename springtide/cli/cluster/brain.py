@@ -17,7 +17,7 @@ from springtide import config as settings
 from springtide import errors
 from springtide.brain.decide import triggers
 from springtide.brain.decide.cluster_state import BrainRules
-from springtide.brain.service import messages as counsel
+from springtide.brain.service import messages as brain_messages
 from springtide.brain.service import serve as service
 from springtide.brain.service.advisers import RemoteAdviser
 from springtide.brain.store import store
@@ -147,7 +147,7 @@ def serve(
 @command(group, "springtide brain status --json")
 def status(*, at: BrainAddress, as_json: Json = False) -> int:
     """Show the jobs, decisions and executors of a brain. For each job, show the last decision and its reason."""
-    found = ask(counsel.Inspect(), counsel.BrainStatus, at)
+    found = ask(brain_messages.Inspect(), brain_messages.BrainStatus, at)
     print("\n".join(status_lines(found)))
     print_json(without_type(found), as_json)
     return 0
@@ -165,7 +165,9 @@ def history(
     """List past jobs, oldest first. The jobs are those of a brain, or of a database of jobs that planned by
     themselves.
     """
-    found = read_history(database, newest) if database else ask(counsel.Recall(newest), counsel.Recalled, at)
+    found = (
+        read_history(database, newest) if database else ask(brain_messages.Recall(newest), brain_messages.Recalled, at)
+    )
     print("\n".join(history_lines(found)))
     print_json(without_type(found), as_json)
     return 0
@@ -177,7 +179,7 @@ def executors(
     number: Annotated[int, typer.Argument(min=1, help="Number of processes that compute plans.", metavar="N")],
 ) -> int:
     """Change the number of executors. Surplus executors finish their current plan."""
-    ask(counsel.ResizeExecutors(number), messages.Ok, at)
+    ask(brain_messages.ResizeExecutors(number), messages.Ok, at)
     print(f"{number} executor{'s' if number > 1 else ''} from now on")
     return 0
 
@@ -230,19 +232,19 @@ def ask(request: Any, kind: type[T], at: BrainAddress) -> T:
     return reply
 
 
-def read_history(database: str, newest: int) -> counsel.Recalled:
+def read_history(database: str, newest: int) -> brain_messages.Recalled:
     path = database.removeprefix("sqlite:///")
     if "://" not in path and not pathlib.Path(path).is_file():
         raise errors.MissingFile(f"--database {database}: there is no such file; a job with planning creates one")
     opened = store.open_store(database)
     try:
         found = opened.history(newest=newest)
-        return counsel.Recalled(jobs=found.jobs, unreadable=found.unreadable, total=opened.count())
+        return brain_messages.Recalled(jobs=found.jobs, unreadable=found.unreadable, total=opened.count())
     finally:
         opened.close()
 
 
-def status_lines(found: counsel.BrainStatus) -> list[str]:
+def status_lines(found: brain_messages.BrainStatus) -> list[str]:
     room = found.capacity
     limit = "" if room.memory == float("inf") else f" of {show_memory(int(room.memory))}"
     lines = wrap(
@@ -280,7 +282,7 @@ def status_lines(found: counsel.BrainStatus) -> list[str]:
     return lines
 
 
-def history_lines(found: counsel.Recalled) -> list[str]:
+def history_lines(found: brain_messages.Recalled) -> list[str]:
     def side(count: int, cpu: float, memory: int) -> str:
         return f"{count} x {cpu:g} CPU" + (f", {show_memory(memory)}" if memory else "")
 
@@ -301,5 +303,5 @@ def history_lines(found: counsel.Recalled) -> list[str]:
     return [*lines, f"{len(found.jobs)} of {found.total:,} past jobs{skipped}"]
 
 
-def without_type(found: counsel.BrainStatus | counsel.Recalled) -> dict[str, Any]:
+def without_type(found: brain_messages.BrainStatus | brain_messages.Recalled) -> dict[str, Any]:
     return {name: value for name, value in msgspec.to_builtins(found).items() if name != "type"}

@@ -18,7 +18,7 @@ from springtide.cli.common.options import RUNS, Job, JsonOnly, Runs, verb
 from springtide.cli.common.render import print_result, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.launch import job_lookup
-from springtide.telemetry import events as stories
+from springtide.telemetry import events as event_log
 
 Event = dict[str, Any]
 
@@ -45,7 +45,7 @@ def checkpoints(
         found, name = at_place(place, verify=verify), place.where
     else:
         run = job_lookup.pick_local(job, folder)
-        found, name = listed(stories.read(run.files.events), verify=verify), run.job
+        found, name = listed(event_log.read(run.files.events), verify=verify), run.job
     print_result(text(name, found), {"job": name, "checkpoints": found}, as_json)
     return 1 if verify and any(row["outcome"] == "damaged" for row in found) else 0
 

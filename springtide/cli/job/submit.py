@@ -21,7 +21,7 @@ from springtide.domain.core.resources import show_memory
 from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import ElasticJob, KubernetesWish, RayWish
 from springtide.launch import job_lookup, local_job
-from springtide.launch import submit as submitting
+from springtide.launch import submit as submission
 from springtide.launch.job_lookup import JobLocation
 from springtide.launch.spec import resolve, spec_reader
 from springtide.launch.spec.spec_reader import ParsedSpec
@@ -63,7 +63,7 @@ def submit(
     if dry_run:
         return rehearse(replace(found, job=job), where, named=bool(name), as_json=as_json)
     code = None if where.platform == "k8s" and job.image and not job.working_dir else found.folder
-    submitted = submitting.submit(job, where, code=code, say=print_line)
+    submitted = submission.submit(job, where, code=code, say=print_line)
     print(
         f"job {submitted} is submitted ({where.platform or 'local'}): see `springtide status {submitted}`", flush=True
     )

@@ -20,7 +20,7 @@ import typer
 from springtide import errors
 from springtide.cli.common import render
 from springtide.cli.common.options import RUNS, Job, Runs, verb
-from springtide.cli.show import events as story
+from springtide.cli.show import events as event_log
 from springtide.domain.spec.online_job import OnlinePoint
 from springtide.launch import job_lookup
 from springtide.platforms.local.job_handle import LocalJobHandle, places_of
@@ -68,7 +68,7 @@ class DashboardData:
     def __call__(self, since: float) -> bytes:
         files = self._run.files
         points = [read_point for read_point in events.read_points(files.online, OnlinePoint) if read_point.at > since]
-        sentences = story.sentences(self._run.card.began_at, events.read(files.events))[-SENTENCES:]
+        sentences = event_log.sentences(self._run.card.began_at, events.read(files.events))[-SENTENCES:]
         return msgspec.json.encode(
             {
                 "job": self._run.job,

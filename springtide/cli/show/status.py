@@ -14,7 +14,7 @@ from springtide.cli.common.render import WIDTH, line_of, picture, print_result, 
 from springtide.domain.core.resources import show_memory
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch import job_lookup
-from springtide.master import metrics as gauges
+from springtide.master import metrics as job_metrics
 from springtide.platforms.agent.job_handle import JobHandle
 from springtide.rpc.messages.types import JobStatus, MemberView
 
@@ -107,9 +107,9 @@ def metrics(at: WhereOptions, job: Job = None, as_json: JsonOnly = False) -> int
     status = reach.status()
     families = {
         family.name: [{"labels": dict(labels), "value": value} for labels, value in family.values]
-        for family in gauges.families(status)
+        for family in job_metrics.families(status)
     }
-    text = gauges.text(status, run=reach.name).rstrip("\n")
+    text = job_metrics.text(status, run=reach.name).rstrip("\n")
     print_result([text], {"job": reach.name, "metrics": families}, as_json)
     return 0
 

@@ -12,7 +12,7 @@ from rich import console, table
 from springtide import file_input
 from springtide.cli.common.options import Json, verb
 from springtide.cli.common.render import print_json
-from springtide.data.stream import producer as traces
+from springtide.data.stream import producer
 from springtide.planning.online import forecasters
 from springtide.planning.online.forecasters import BacktestScore
 from springtide.planning.online.traffic import DAY_S, PastTraffic, RateForecast
@@ -62,7 +62,7 @@ def forecast(
 
 
 def read(path: pathlib.Path, step_s: float | None) -> PastTraffic:
-    trace = traces.read_trace(file_input.read(path, what=f"a {traces.TRACE}").splitlines(), str(path))
+    trace = producer.read_trace(file_input.read(path, what=f"a {producer.TRACE}").splitlines(), str(path))
     step_s = step_s or max(STEP_S, float(np.median(np.diff(trace.at_s))))
     return PastTraffic.of(trace.at_s, trace.rate, step_s)
 

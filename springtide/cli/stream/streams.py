@@ -19,7 +19,7 @@ from springtide.cli.common.options import Json, command, verb, verb_group
 from springtide.cli.common.render import duration, print_json
 from springtide.data.stream import producer
 from springtide.data.stream.log import layout
-from springtide.data.stream.log import stream as logs
+from springtide.data.stream.log import stream as log_streams
 from springtide.data.stream.log.stream import LogStream
 from springtide.data.stream.producer import ProduceOrder, ProduceReport, RecordSource
 from springtide.data.stream.stream import Stream, open_stream
@@ -120,7 +120,7 @@ def produce(url: Url, which: RecordOptions, flow: PaceOptions, into: TargetOptio
         with _interrupts() as interrupted:
             done = producer.produce(stream, maker, order, tell=_Progress(), stop=interrupted)
         if into.seal and not done.interrupted:
-            if not isinstance(stream, logs.LogStream):
+            if not isinstance(stream, log_streams.LogStream):
                 raise errors.BadInput(f"--seal: only a log on disk supports this, not {stream.url}")
             stream.seal()
     finally:
@@ -185,13 +185,13 @@ def open_or_make(url: str, into: TargetOptions) -> Stream:
                 f"{stream.url} has {stream.partitions()} partitions; its broker sets partitions, retention and sealing"
             )
         return stream
-    folder = logs.folder_of(url)
+    folder = log_streams.folder_of(url)
     if not (folder / "log.json").exists():
         settings: dict[str, Any] = {"partitions": into.partitions or DEFAULT_PARTITIONS, **given}
-        return logs.create(folder, layout.LogSettings(**settings))
+        return log_streams.create(folder, layout.LogSettings(**settings))
     if given:
         raise errors.BadInput(f"the log {folder} exists; --retain, --retain-age and --segment are for a new log")
-    log = logs.LogStream(folder)
+    log = log_streams.LogStream(folder)
     if into.partitions is not None and into.partitions != log.partitions():
         log.grow(into.partitions)
     return log

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from springtide import errors
 from springtide.domain.core import resources, validation
 from springtide.domain.core.validation import holds_numbers
-from springtide.domain.data import data_workers as feeding
+from springtide.domain.data import data_workers as data_worker_rules
 from springtide.domain.data.data_workers import Poison, SplitMode
 from springtide.domain.model import tables
 from springtide.domain.model.checkpoints import UPLOAD_EVERY_S
@@ -360,9 +360,9 @@ class SizeWish:
             raise errors.BadInput(
                 f"servers.gpu {self.servers.gpu:g}: servers keep rows in CPU memory and use no GPU; give workers.gpu"
             )
-        feeding.number_of(self.data_workers)
-        validation.choice(self.split, "split", feeding.SPLITS)
-        validation.choice(self.poison, "policy", feeding.POISONS)
+        data_worker_rules.number_of(self.data_workers)
+        validation.choice(self.split, "split", data_worker_rules.SPLITS)
+        validation.choice(self.poison, "policy", data_worker_rules.POISONS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from springtide import config, errors
 from springtide.brain.service import advisers
 from springtide.domain.core import resources
 from springtide.domain.core.shape import Shape, ShapeBounds
-from springtide.domain.plan import capacity as room
+from springtide.domain.plan import capacity as capacities
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.plan.plan import Advice
 from springtide.domain.plan.profile import ModelFacts
@@ -55,8 +55,8 @@ class InitialSizes:
 
 def start(job: ElasticJob, capacity: PlatformCapacity, *, history: str = "", key: str = "", say: Say) -> InitialSizes:
     """Return first sizes and planning rules. `history` is the database of past jobs, if the job names none."""
-    room.check(capacity, job.workers, job.servers, job.quota)
-    limits = room.bounds(capacity, job.workers, job.servers, job.quota)
+    capacities.check(capacity, job.workers, job.servers, job.quota)
+    limits = capacities.bounds(capacity, job.workers, job.servers, job.quota)
     if not planned(job):
         if job.planning:  # report wrong overrides before the job starts
             changed(PlanRules(bounds=limits, resize=capacity.holds), job.planning)
@@ -71,7 +71,7 @@ def start(job: ElasticJob, capacity: PlatformCapacity, *, history: str = "", key
     rules = rules_of(job, capacity, limits, history=history if job.history is None else job.history, key=key)
     assert rules.bounds is not None
     begin = {"workers": job.workers.start, "servers": job.servers.start}
-    small = room.first_shape(rules.bounds, **begin, small=not capacity.own)
+    small = capacities.first_shape(rules.bounds, **begin, small=not capacity.own)
     shape, rules = warm(job, small, rules)
     held = capacity.holds
     return InitialSizes(
@@ -94,14 +94,14 @@ def planned(job: ElasticJob) -> bool:
 def fixed(job: ElasticJob, capacity: PlatformCapacity) -> InitialSizes:
     cores = max(1, math.floor(capacity.node_cpu or capacity.cpu or 1))
     usual = resources.size_locally(cores, servers=job.servers.count, workers=job.workers.count, cpu=job.workers.cpu)
-    on_gpus = room.gpu_workers(capacity, job.workers, job.quota) or usual.workers
+    on_gpus = capacities.gpu_workers(capacity, job.workers, job.quota) or usual.workers
     count = on_gpus if capacity.own or job.quota.gpu is not None else min(on_gpus, usual.workers)
     workers, servers = within(count, job.workers), within(usual.servers, job.servers)
     worker_cpu, server_cpu = job.workers.cpu, job.servers.cpu
     if job.quota.cpu is not None or job.quota.memory is not None:
         numbers = replace(job.workers, count=workers, min=None, max=None, start=None)
         servers_too = replace(job.servers, count=servers, min=None, max=None, start=None)
-        shape = room.first_shape(room.bounds(capacity, numbers, servers_too, job.quota))
+        shape = capacities.first_shape(capacities.bounds(capacity, numbers, servers_too, job.quota))
         if capacity.holds:
             worker_cpu, server_cpu = shape.worker_cpu, shape.server_cpu
     threads = usual.threads_per_worker if worker_cpu is None else max(1, math.ceil(worker_cpu))

@@ -22,7 +22,7 @@ from springtide.domain.data import data_workers
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model import cache_rules
 from springtide.domain.model.checkpoints import EVERY_S, CheckpointRules
-from springtide.domain.plan import capacity as room
+from springtide.domain.plan import capacity as capacities
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, gpu_of
@@ -172,7 +172,7 @@ def resolve(
         stragglers=straggler_rules(job),
         guards=GuardRules(memory=job.guards, servers=job.guards),
         feeding=feeds(job, capacity),
-        online=online_of(job, cores=cores, on_gpus=room.gpu_workers(capacity, job.workers, job.quota)),
+        online=online_of(job, cores=cores, on_gpus=capacities.gpu_workers(capacity, job.workers, job.quota)),
     )
     tell_shared_gpus(spec, say)
     if job.following.export_to and not spec.checkpoints.on:

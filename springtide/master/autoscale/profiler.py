@@ -15,7 +15,7 @@ from springtide.domain.plan.profile import SUM_FIELDS, Profile, TimingSum
 from springtide.domain.plan.view import LaunchTime
 from springtide.domain.spec.planning_config import PlanRules
 from springtide.job.core.nodes import NodeState, RoleNode
-from springtide.planning.perf_model import profiles as observe
+from springtide.planning.perf_model import profiles as profiling
 from springtide.planning.perf_model.profiles import CoreSeconds, WorkerReading
 from springtide.rpc.messages.types import MemberReport
 
@@ -161,7 +161,7 @@ class ProfileWindow:
     def own(self) -> tuple[Profile, ...]:
         if self.era is None:
             return ()
-        return observe.observe(
+        return profiling.observe(
             self.readings, self.era.shape, since=self.era.since, batch=self.batch, rules=self.rules, spent=self.spent
         )
 

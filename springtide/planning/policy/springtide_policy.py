@@ -13,7 +13,7 @@ from springtide.domain.core.shape import NOTHING, ResourceBudget, Shape, cost, r
 from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.allocate import bids as bidding
+from springtide.planning.allocate import bids as bid_rules
 from springtide.planning.allocate import choose
 from springtide.planning.allocate.choose import Bid
 from springtide.planning.candidates import clamp
@@ -97,11 +97,11 @@ def _shared_out(
     found = [measurements.pace_of(bidder.job, bidder.measured.throughput) for bidder in ready]
     models = fit.fit_many([(bidder.job.profiles, bidder.job.facts) for bidder in ready], found)
     bidders = [
-        bidding.Bidder(bidder, model, pace)
+        bid_rules.Bidder(bidder, model, pace)
         for bidder, model, pace in zip(ready, models, found, strict=True)
         if isinstance(model, fit.FittedModel)
     ]
-    made = iter(bidding.bids(bidders, view, config))
+    made = iter(bid_rules.bids(bidders, view, config))
     for ready_job, model in zip(ready, models, strict=True):
         bid = next(made) if isinstance(model, fit.FittedModel) else model
         if isinstance(bid, str):

@@ -34,7 +34,7 @@ from springtide.domain.plan.view import (
 from springtide.domain.spec.planning_config import Feature, PlanningIdentity, PlanningStage
 from springtide.planning.guards import memory
 from springtide.planning.guards.memory import RowCount
-from springtide.sim.world import world as physics
+from springtide.sim.world import world as world_model
 from springtide.sim.world.parameters import ClusterWorld
 from springtide.sim.world.world import FaultCondition, Speed, TrueJob
 
@@ -191,7 +191,7 @@ class SimulatedJob:
         used.server_cpu_of += shape.servers * shape.server_cpu * seconds
         used.worker_memory += self.job.memory.worker_bytes * shape.workers * seconds
         used.worker_memory_of += shape.workers * shape.worker_memory * seconds
-        rows = (physics.rows_bytes(self.job, before) + physics.rows_bytes(self.job, self.progress.done)) / 2
+        rows = (world_model.rows_bytes(self.job, before) + world_model.rows_bytes(self.job, self.progress.done)) / 2
         used.server_memory += (rows + self.job.memory.server_base_bytes * shape.servers) * seconds
         used.server_memory_of += shape.servers * shape.server_memory * seconds
         self.progress.hazard += loss_rate * (shape.workers + shape.servers) * seconds
@@ -200,12 +200,12 @@ class SimulatedJob:
     def set_speed(self, *, dynamic: bool) -> None:
         if self.shape is None:
             return
-        self.rate.speed = physics.speed(self.job, self.shape, self.rate.condition, dynamic=dynamic)
+        self.rate.speed = world_model.speed(self.job, self.shape, self.rate.condition, dynamic=dynamic)
         well = replace(self.rate.condition, hot=1.0, worker_speed=1.0, server_speed=1.0)
         whole = (
             self.rate.speed
             if self.rate.condition == well
-            else physics.speed(self.job, self.shape, well, dynamic=dynamic)
+            else world_model.speed(self.job, self.shape, well, dynamic=dynamic)
         )
         self.rate.held_up = 1 - self.rate.speed.steps_s / whole.steps_s if whole.steps_s > 0 else 0.0
 
@@ -262,7 +262,7 @@ def features(job: TrueJob) -> dict[str, Feature]:
 
 def need(running: SimulatedJob) -> MemoryNeed:
     law = memory.fit(running.observed.row_counts)
-    rows = max(law.cautious(running.job.samples), physics.rows_bytes(running.job, running.progress.done))
+    rows = max(law.cautious(running.job.samples), world_model.rows_bytes(running.job, running.progress.done))
     return _roomy(running.job, rows)
 
 
@@ -310,7 +310,7 @@ def uses(running: SimulatedJob) -> tuple[RoleUse, ...]:
     hot = running.rate.condition.hot if shape.servers > 1 else 1.0
     hottest = min(mean * hot, shape.server_cpu)
     others = (speed.server_cores - hottest) / max(shape.servers - 1, 1)
-    full = physics.server_bytes(running.job, shape.servers, running.progress.done)
+    full = world_model.server_bytes(running.job, shape.servers, running.progress.done)
     workers = tuple(
         RoleUse(
             role=role,
@@ -357,7 +357,7 @@ def _of_servers(shape: Shape) -> int:
 def past(running: SimulatedJob, end: JobEnd, at: float) -> PastJob:
     """Return the record of a finished job. The job's final memory counts as its need."""
     job = running.job
-    rows = physics.rows_bytes(job, running.progress.done)
+    rows = world_model.rows_bytes(job, running.progress.done)
     return PastJob(
         name=job.name,
         user=job.user,

@@ -23,7 +23,7 @@ from springtide.planning.lifecycle import stages
 from springtide.sim.engine import running_job
 from springtide.sim.engine.running_job import JobEnd, JobOutcome, SimulatedJob
 from springtide.sim.engine.systems import ServerChange, System
-from springtide.sim.world import world as physics
+from springtide.sim.world import world as world_model
 from springtide.sim.world.parameters import DAY_S, ClusterWorld
 from springtide.sim.world.world import Cluster, TrueJob
 
@@ -188,7 +188,7 @@ class Simulation:
         before = running.observed.row_counts[-1].samples if running.observed.row_counts else 0.0
         for part in range(1, POINTS + 1):  # moments at which heartbeats would have reported
             samples = max(before + (running.progress.done - before) * part / POINTS, float(part))
-            running.observed.row_counts.append(RowCount(samples, physics.rows_bytes(running.job, samples)))
+            running.observed.row_counts.append(RowCount(samples, world_model.rows_bytes(running.job, samples)))
         del running.observed.row_counts[:-SEEN]
         if self.system.mechanisms.foresees:
             running.observed.need = running_job.need(running)
@@ -196,7 +196,7 @@ class Simulation:
         if shape is not None and speed is not None and speed.steps_s > 0:
             self._measure(running, shape, speed)
 
-    def _measure(self, running: SimulatedJob, shape: Shape, speed: physics.Speed) -> None:
+    def _measure(self, running: SimulatedJob, shape: Shape, speed: world_model.Speed) -> None:
         """Add profiles of the last minute, or of the time since the last change if that is shorter.
 
         The noise of the simulated world is given for a whole minute, so shorter windows have larger errors.
@@ -210,7 +210,7 @@ class Simulation:
         for number, (noise, (workers, servers)) in enumerate(zip(terms, cores, strict=True), start=1):
             running.observed.use_errors = (workers, servers)
             running.observed.profiles.append(
-                physics.profile(
+                world_model.profile(
                     running.job,
                     shape,
                     speed,
@@ -265,7 +265,7 @@ class Simulation:
         ):
             self.clock.after(self._sample_s(running.rate.speed), lambda: self._sampled(running))
 
-    def _sample_s(self, speed: physics.Speed) -> float:
+    def _sample_s(self, speed: world_model.Speed) -> float:
         """Return the seconds until a master would have its sample."""
         steps_s = self.config.sample_steps / max(speed.steps_s, 1e-9)
         return min(self.config.sample_s, max(SETTLE_S + stages.SAMPLED * WINDOW_S, steps_s))
@@ -282,9 +282,9 @@ class Simulation:
         """
         assert running.shape is not None
         now, then = running.shape, plan.shape
-        both = physics.between(now, then)
+        both = world_model.between(now, then)
         beside = self._room(running, both)
-        if not self._reserve(running, both if beside else physics.larger(now, then)):
+        if not self._reserve(running, both if beside else world_model.larger(now, then)):
             return
         running.launching = True
         self._record_reason(running, plan)
@@ -333,9 +333,9 @@ class Simulation:
 
     def _pods_s(self, running: SimulatedJob, old: Shape | None, new: Shape) -> float:
         slowest = 0.0
-        for kind, (cpu, pods) in zip((RoleKind.WORKER, RoleKind.SERVER), physics.new_pods(old, new), strict=True):
+        for kind, (cpu, pods) in zip((RoleKind.WORKER, RoleKind.SERVER), world_model.new_pods(old, new), strict=True):
             if pods:
-                seconds = physics.pending_s(self.world, cpu, pods, running.random)
+                seconds = world_model.pending_s(self.world, cpu, pods, running.random)
                 seconds += self.world.pods.launch_s + self.world.pods.init_s
                 memory = new.worker_memory if kind is RoleKind.WORKER else new.server_memory
                 launch = LaunchTime(kind=kind, cpu=cpu, memory=memory, seconds=seconds)
@@ -403,7 +403,7 @@ class Simulation:
             del self.history[:-HISTORY]
         if end not in (JobEnd.FINISHED, JobEnd.UNFINISHED) and running.job.tries < MOST_TRIES:
             at = self.clock.now + self.world.requests.rerun_after_s
-            self.submit(physics.again(running.job, at=at, more_memory=end is JobEnd.OOM))
+            self.submit(world_model.again(running.job, at=at, more_memory=end is JobEnd.OOM))
         if self.watch is not None:
             self.watch(self.clock.now, len(self.story.outcomes))
 
@@ -431,7 +431,7 @@ def schedule_faults(sim: Simulation, running: SimulatedJob, rate: float) -> None
         sim.clock.after(loss, lambda: _lose(sim, running, generation))
     if rate <= 0:
         return
-    full = physics.full_at(running.job, shape, running.rate.condition.hot)
+    full = world_model.full_at(running.job, shape, running.rate.condition.hot)
     if math.isfinite(full):
         sim.clock.after(max(0.0, (full - running.progress.done) / rate), lambda: _overflow(sim, running, generation))
     for at, kind in ((faults.straggles_at, RoleKind.WORKER), (faults.slow_server_at, RoleKind.SERVER)):
@@ -523,7 +523,7 @@ def _one_pod_s(sim: Simulation, running: SimulatedJob, *, server: bool = False) 
     shape = running.shape
     assert shape is not None
     cpu = shape.server_cpu if server else shape.worker_cpu
-    return physics.pending_s(sim.world, cpu, 1, running.random) + sim.world.pods.launch_s + sim.world.pods.init_s
+    return world_model.pending_s(sim.world, cpu, 1, running.random) + sim.world.pods.launch_s + sim.world.pods.init_s
 
 
 def _overflow(sim: Simulation, running: SimulatedJob, generation: int) -> None:

@@ -18,7 +18,7 @@ from springtide.domain.core.shape import GIB, Shape
 from springtide.file_input import InputFile
 from springtide.planning.perf_model.equations import Coefficients
 from springtide.sim.world import parameters
-from springtide.sim.world import world as physics
+from springtide.sim.world import world as world_model
 from springtide.sim.world.parameters import DAY_S, MODELS, ClusterWorld, PaperModel
 from springtide.sim.world.world import JobFaults, JobMemory, TrueJob
 
@@ -145,13 +145,13 @@ def _request(world: ClusterWorld, job: TrueJob, random: np.random.Generator) -> 
     # requests include the memory for tables, because users know that the tables are large
     servers = max(servers, math.ceil(job.memory.table_bytes / (0.4 * world.size.node_memory * GIB)))
     ample = Shape(workers=workers, servers=servers, worker_cpu=tuned.worker_cpu, server_cpu=32.0)
-    used = physics.speed(job, ample)
+    used = world_model.speed(job, ample)
     more_worker, more_server = world.requests.cpu_factor * np.exp(random.normal(0.0, world.requests.cpu_spread, size=2))
     worker_cpu = _size(max(used.worker_cores / workers, 0.5) * max(more_worker, 1.0))
     server_cpu = _size(max(used.server_cores / servers, 0.5) * max(more_server, 1.0))
     if job.faults.starved:
         server_cpu = max(0.25, used.server_cores / servers * random.uniform(0.25, 0.6))
-    need = physics.server_bytes(job, servers, job.samples, job.faults.hot)
+    need = world_model.server_bytes(job, servers, job.samples, job.faults.hot)
     memory = world.requests.memory_factor * np.exp(random.normal(0.0, world.requests.memory_spread, size=2))
     return Shape(
         workers=workers,

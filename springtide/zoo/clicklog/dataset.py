@@ -21,7 +21,7 @@ from springtide.data.stream.decode import Field, Fixed
 from springtide.data.stream.records import Bytes
 from springtide.domain.core.validation import takes_numbers
 from springtide.zoo import array_files, metrics
-from springtide.zoo.clicklog import generator as oracle
+from springtide.zoo.clicklog import generator as click_generator
 from springtide.zoo.clicklog import population
 from springtide.zoo.clicklog.generator import ClickRows, Generator
 from springtide.zoo.clicklog.population import RANK_FIELDS, LogSpec
@@ -157,7 +157,7 @@ class ClickLog(BatchDataset):
     def best_auc(self) -> float:
         """Return the expected AUC of the true probabilities on this part, which no model can beat."""
         _, probability = self.truth()
-        return oracle.expected_auc(probability, probability)
+        return click_generator.expected_auc(probability, probability)
 
     def drawn_auc(self) -> float:
         """Return the AUC of the true probabilities on the drawn labels, which differs from `best_auc` only by

@@ -19,7 +19,7 @@ from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.client import job_handle
-from springtide.platforms.k8s.client import submit as submitting
+from springtide.platforms.k8s.client import submit as submission
 from springtide.rpc.messages.types import JobStatus
 from springtide_lab.kubernetes.kubelet.kubelet import LocalKubelet
 from tests import waiting
@@ -116,7 +116,7 @@ class Whole:
             (code / path).write_text(text)
         where = self.where | ({"namespace": space} if space else {})
         arguments = (str(self.signs / f"hurry-{name}"), "1", str(batch), str(pause_s))
-        submitting.submit(ElasticJob(name=name, script="count.py", arguments=arguments, **spec), code, where)
+        submission.submit(ElasticJob(name=name, script="count.py", arguments=arguments, **spec), code, where)
         return job_handle.open_job(name, where)
 
     def hurry(self, name: str) -> None:

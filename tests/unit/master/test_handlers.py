@@ -11,7 +11,7 @@ from springtide.domain.data.samples import DatasetCard
 from springtide.domain.spec.planning_config import PlanRules
 from springtide.job.core import events
 from springtide.job.scaling import plan
-from springtide.master import handlers as bounding
+from springtide.master import handlers
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 from tests.unit.job.scaling.test_bounds import SPEC
@@ -30,18 +30,18 @@ def master_context(spec):
 
 def test_changed_bounds_scale_the_job_and_bound_the_plan():
     made = master_context(SPEC)
-    assert bounding.change_bounds(made, messages.BoundsRequest(workers=(1, 2), why="less")) == messages.Ok()
+    assert handlers.change_bounds(made, messages.BoundsRequest(workers=(1, 2), why="less")) == messages.Ok()
     state = made.record.state
     assert state.workers == 2 and plan.bounds_of(state).most.workers == 2
     assert state.decision.why == "less"
-    bounding.change_bounds(made, messages.BoundsRequest(workers=(1, 9)))
+    handlers.change_bounds(made, messages.BoundsRequest(workers=(1, 9)))
     assert state.workers == 2 and plan.bounds_of(state).most.workers == 9
 
 
 def test_bounds_of_an_unplanned_job_are_refused():
     made = master_context(replace(SPEC, planning=PlanRules()))
     with pytest.raises(errors.BadInput, match="springtide scale"):
-        bounding.change_bounds(made, messages.BoundsRequest(workers=(1, 2)))
+        handlers.change_bounds(made, messages.BoundsRequest(workers=(1, 2)))
     assert made.record.state.workers == 3
 
 
@@ -57,14 +57,14 @@ def test_bounds_the_job_cannot_satisfy_are_refused(bounds, why):
     card = DatasetCard(samples=800, batch_size=8, in_step=True)
     made.record.lease(LeaseHolder(0, 0), card, 1, 2.0)
     with pytest.raises(errors.BadInput, match=why):
-        bounding.change_bounds(made, messages.BoundsRequest(**bounds))
+        handlers.change_bounds(made, messages.BoundsRequest(**bounds))
     assert not made.happened and not made.record.state.planned.limits
 
 
 def test_draining_or_starting_job_refuses_new_bounds():
     made = master_context(SPEC)
     with pytest.raises(errors.BadInput, match="its servers are not ready yet; try again"):
-        bounding.change_bounds(made, messages.BoundsRequest(servers=(2, 2)))
+        handlers.change_bounds(made, messages.BoundsRequest(servers=(2, 2)))
     begun = master_context(replace(SPEC, workers=1, servers=1))
     for role, address in (("server-0", "here"), ("worker-0", "")):
         begun.record.apply(events.RoleJoined(begun.record.state.nodes[role].role, pid=1), 1.0)
@@ -72,5 +72,5 @@ def test_draining_or_starting_job_refuses_new_bounds():
             begun.record.apply(events.RoleReady(begun.record.state.nodes[role].role, address), 1.0)
     begun.record.apply(events.StopRequested("enough"), 2.0)
     with pytest.raises(errors.BadInput, match="is draining"):
-        bounding.change_bounds(begun, messages.BoundsRequest(workers=(1, 2)))
+        handlers.change_bounds(begun, messages.BoundsRequest(workers=(1, 2)))
     assert not made.happened and not begun.happened

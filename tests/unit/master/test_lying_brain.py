@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from springtide import errors
-from springtide.brain.service import messages as counsel
+from springtide.brain.service import messages as brain_messages
 from springtide.brain.service.advisers import EmbeddedAdviser, FailoverAdviser, RemoteAdviser
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.plan import Advice, ShapePlan
@@ -20,16 +20,16 @@ from tests.unit.planning import views
 
 def reply_bytes(make):
     """Bytes of a reply that `make(consult)` gives."""
-    return lambda call: frames.pack(counsel.BrainReturn(call.id, make(call.body)))
+    return lambda call: frames.pack(brain_messages.BrainReturn(call.id, make(call.body)))
 
 
 def plan(consult, **more):
     fields = {"job": consult.view.name, "shape": LARGER, "reason": "trust me"} | more
-    return counsel.Counsel(Advice(epoch=consult.epoch, why="trust me", plan=ShapePlan(**fields)))
+    return brain_messages.Counsel(Advice(epoch=consult.epoch, why="trust me", plan=ShapePlan(**fields)))
 
 
 def stale(consult):
-    return counsel.Counsel(replace(plan(consult).advice, epoch=consult.epoch - 1))
+    return brain_messages.Counsel(replace(plan(consult).advice, epoch=consult.epoch - 1))
 
 
 HUGE = Shape(workers=4, servers=2, worker_cpu=1.0, server_cpu=1.0)  # within bounds, over the quota of 2 cores
@@ -93,7 +93,7 @@ def test_job_plans_by_itself_when_the_brain_sends_garbage(tmp_path, answer):
 def test_valid_brain_plan_is_applied(tmp_path):
     def honest(consult):
         if consult.view.shape == LARGER or not consult.view.profiles:
-            return counsel.Counsel(Advice(epoch=consult.epoch, why="as it should be"))
+            return brain_messages.Counsel(Advice(epoch=consult.epoch, why="as it should be"))
         return plan(consult)
 
     async def run():
@@ -114,7 +114,7 @@ def test_answer_to_an_earlier_brain_request_is_refused():
 
     def late(call):
         held.append(call)
-        return frames.pack(counsel.BrainReturn(call.id, plan(held[0].body))) if len(held) > 1 else None
+        return frames.pack(brain_messages.BrainReturn(call.id, plan(held[0].body))) if len(held) > 1 else None
 
     async def run():
         async with lying_brain(late) as address:
@@ -122,7 +122,7 @@ def test_answer_to_an_earlier_brain_request_is_refused():
             with pytest.raises(errors.BrainUnreachable, match="no answer within"):
                 await hasty.advise(views.running(), epoch=1, now=0.0)
             held[:] = held or [
-                counsel.BrainCall(1, counsel.Consult(views.running(), 1, 0.0))
+                brain_messages.BrainCall(1, brain_messages.Consult(views.running(), 1, 0.0))
             ]  # it may not have got there
             again = await patient.advise(views.running(), epoch=2, now=1.0)
             await patient.close()

@@ -13,7 +13,7 @@ from springtide.domain.model.checkpoints import Buddy
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.checkpoints import SaveOrder
 from springtide.server import checkpoints, recovery
-from springtide.server import mirror as mirroring
+from springtide.server import mirror as mirrors
 from tests.unit.checkpoint import stores
 
 SECRET = b"of this job"
@@ -34,12 +34,12 @@ class Pair:
     def __init__(self, folder):
         self.folder, self.manifest = folder, None
         self.roles = [Role(0), Role(1)]
-        self.taking = [mirroring.MirrorServer(folder / f"server-{rank}", SECRET, "127.0.0.1") for rank in (0, 1)]
+        self.taking = [mirrors.MirrorServer(folder / f"server-{rank}", SECRET, "127.0.0.1") for rank in (0, 1)]
         self.savers = [self.saver(rank) for rank in (0, 1)]
 
     def saver(self, rank, secret=SECRET):
         life = f"server-{rank}.0"
-        mirror = mirroring.Mirror(self.folder, f"server-{rank}", life, secret, run=stores.RUN)
+        mirror = mirrors.Mirror(self.folder, f"server-{rank}", life, secret, run=stores.RUN)
         return checkpoints.SlotSaver(
             self.roles[rank], self.folder, life, run=stores.RUN, mirror=mirror, rest=lambda _: None
         )
@@ -71,7 +71,7 @@ class Pair:
 
 @pytest.fixture
 def pair(tmp_path, monkeypatch):
-    monkeypatch.setattr(mirroring, "CONNECT_S", 60.0)
+    monkeypatch.setattr(mirrors, "CONNECT_S", 60.0)
     made = Pair(tmp_path)
     with contextlib.ExitStack() as stack:
         for taking in made.taking:
@@ -145,7 +145,7 @@ def test_buddy_with_a_lost_folder_gets_all_files_of_the_chain(pair):
 def test_missing_buddy_leaves_the_checkpoint_unmirrored_with_a_reason(pair, monkeypatch):
     clear_foreign_slots(pair)
     with monkeypatch.context() as hasty:
-        hasty.setattr(mirroring, "CONNECT_S", 0.5)
+        hasty.setattr(mirrors, "CONNECT_S", 0.5)
         first, second = pair.save(1, buddies=[None, Buddy("server-0", "127.0.0.1:1")])
     assert first.unmirrored == "no other server can store a copy"
     assert second.unmirrored == "server-0 cannot be reached at 127.0.0.1:1"
@@ -190,8 +190,8 @@ def test_upload_has_each_file_once_though_a_folder_was_lost(pair, tmp_path):
 
 
 def test_server_refuses_requests_for_the_master(pair):
-    link = mirroring.channel.MasterChannel(
-        mirroring.channel.ReconnectingConnection(pair.taking[0].address, SECRET), connect_timeout_s=60.0
+    link = mirrors.channel.MasterChannel(
+        mirrors.channel.ReconnectingConnection(pair.taking[0].address, SECRET), connect_timeout_s=60.0
     )
     try:
         with pytest.raises(errors.BadInput, match="to the master"):

@@ -1,7 +1,8 @@
 """Count the transmissions of Herald's scheduler and of ours on the same streams of ids, from the plans of every step.
 
-In: generated streams or `--ids FILE`; 8 workers of 128 samples, caches of 10% of all rows. Out: rows pulled, pushed and
-sent between workers, for each system; our allocations of tiny batches against the best possible. Nothing is timed.
+In: generated streams or `--ids FILE`; 8 workers of 128 samples, caches of 10% of all rows. Out: for each system, the
+rows pulled, pushed and sent between workers; for tiny batches, our allocation against the best possible one. Nothing
+is timed.
 """
 
 import itertools
@@ -14,7 +15,7 @@ import numpy as np
 from scipy import optimize
 
 from springtide import errors
-from springtide.embedding.schedule import scheduler as allocate
+from springtide.embedding.schedule import scheduler as schedulers
 from springtide_lab.bench import Options
 from springtide_lab.bench.cache import id_streams, plan_traffic
 from springtide_lab.bench.core import harness, report
@@ -29,8 +30,8 @@ class Way:
     on_demand: bool = True
     p2p: str = "off"
 
-    def settings(self, *, workers: int, capacity_rows: int) -> allocate.ScheduleSettings:
-        return allocate.ScheduleSettings(
+    def settings(self, *, workers: int, capacity_rows: int) -> schedulers.ScheduleSettings:
+        return schedulers.ScheduleSettings(
             workers=workers, capacity_rows=capacity_rows, policy=self.policy, on_demand=self.on_demand, p2p=self.p2p
         )
 
@@ -49,7 +50,7 @@ WAYS = (VANILLA, LAIA, LAIA_PLAN, LAIA_PLAN_P2P, OURS_SERVERS, OURS_ROWS, OURS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentRows:
-    """Rows per worker and step: means over the steps after the warm-up."""
+    """Rows per worker and step, as means over the steps after the warm-up."""
 
     pull: float
     push: float
@@ -58,16 +59,16 @@ class SentRows:
     """Rows that the worker with the most pulls from servers and workers; an iteration waits for this worker."""
     largest_push: float
     largest: float = math.nan
-    """Cost of Herald's Appendix A: the largest push of a step plus the largest pull of the next step."""
+    """Cost as in Herald's Appendix A: the largest push of a step plus the largest pull of the next step."""
 
     @property
     def total(self) -> float:
-        """Transmissions; a row sent between workers counts once."""
+        """Number of transmissions; a row sent between workers counts once."""
         return self.pull + self.push + self.p2p
 
 
 def run_scheme(
-    settings: allocate.ScheduleSettings,
+    settings: schedulers.ScheduleSettings,
     batches: Sequence[id_streams.Ids],
     *,
     warmup: int,
@@ -106,8 +107,8 @@ COMPARED_SHARE = 0.1
 
 
 def quality(stream: id_streams.IdStream, *, workers: int, p2p: str, steps: int, warmup: int) -> float:
-    """Return the transmissions of the best allocation divided by ours: the mean after `warmup`; 1 means the optimum."""
-    settings = allocate.ScheduleSettings(
+    """Return the transmissions of the best allocation divided by ours, as a mean after `warmup`; 1 is optimal."""
+    settings = schedulers.ScheduleSettings(
         workers=workers, capacity_rows=int(COMPARED_SHARE * stream.total_rows), policy="anneal", p2p=p2p
     )
     scheduler = plan_traffic.ComparingScheduler(settings)
@@ -122,11 +123,11 @@ def quality(stream: id_streams.IdStream, *, workers: int, p2p: str, steps: int, 
     return statistics.fmean(ratios)
 
 
-def fewest_transmissions(scheduler: plan_traffic.ComparingScheduler, features: Sequence[allocate.FeatureIds]) -> int:
+def fewest_transmissions(scheduler: plan_traffic.ComparingScheduler, features: Sequence[schedulers.FeatureIds]) -> int:
     """Return the transmissions of the best allocation of one sample to each worker.
 
-    The number of workers that train a key is then fixed. An allocation only decides whether the key's owner is one of
-    them, which makes it a linear assignment problem. Each feature has its own table.
+    With one sample per worker, the number of workers that train a key is fixed. An allocation only decides whether
+    the key's owner is one of these workers, so this is a linear assignment problem. Each feature has its own table.
     """
     settings = scheduler.settings
     saved = np.zeros((settings.workers, settings.workers), dtype=np.int64)  # by sample and worker

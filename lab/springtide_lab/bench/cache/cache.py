@@ -118,7 +118,8 @@ SPEEDS = (1.0, 10.0)
 OURS, NO_CACHE, HET, STATIC = "ours", "no cache", "HET in bsp", "static, 1%"
 SYSTEMS: dict[str, Callable[[Rank], System]] = {OURS: Scheduled, NO_CACHE: NoCache, HET: Het, STATIC: Static}
 TARGETS = {NO_CACHE: ("vs_no_cache", 1.0), HET: ("vs_het", 1.09), STATIC: ("vs_static", 1.67)}
-"""Goals: the smallest speedups over HET and FAE in Herald's paper, which has no figure for training without a cache."""
+"""Smallest speedups over HET and FAE that Herald's paper reports; the paper has no figure for training without a
+cache."""
 MEETING_PORT = 29_400
 
 
@@ -152,9 +153,9 @@ class Cluster:
     def round(self, system: str, steps: int) -> dict[str, float]:
         """Measure one round. Return samples per second of all workers together as "figure", and these parts:
 
-        cpu: share of all cores that all processes used; link: used share of the server link's capacity; megabytes: MB
-        per step over the server's link; worker_s: CPU seconds per worker and step; goodput: used share of the link's
-        capacity, counting only the time without computation.
+        cpu: used share of all cores; link: used share of the server link's capacity; megabytes: MB per step over the
+        server's link; worker_s: CPU seconds per worker and step; goodput: used share of the link's capacity outside
+        computation.
         """
         before, carried = self.server.ask("round")["cpu_s"], self.net.carried("server")
         answers = list(self.pool.map(lambda worker: worker.ask("round", system=system, steps=steps), self.workers))

@@ -1,8 +1,8 @@
 """Train a click model as one worker of a bsp group without a master, with one of the systems of cache_systems.py.
 
-Options: rank, workers, host, meeting (address of rank 0's store), addresses (of servers), stream, dim, batch, batches,
-cache_share. A round takes system and steps, and returns samples/s, seconds and CPU seconds. All ranks must be asked for
-the same rounds.
+Options: rank, workers, host, meeting (address of rank 0's store), addresses (of servers), stream, dim, batch,
+batches, cache_share. A round takes system and steps, and returns samples/s, seconds and CPU seconds. Ask all ranks
+for the same rounds.
 """
 
 import time

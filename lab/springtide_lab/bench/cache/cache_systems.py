@@ -1,8 +1,8 @@
 """Implement the systems that `bench cache` compares in bsp: no cache, HET, static caching, Springtide's schedule.
 
 In: the ids of every batch (known to all ranks) and a client of the servers. Out: `System`s, which choose a rank's
-samples, read their rows and write their gradients. All use SGD, so that a cached copy stays exact while only one worker
-trains the row.
+samples, read their rows and write their gradients. All systems use SGD, so that a cached copy stays exact while only
+one worker trains the row.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Rank:
     group: Any
     """The gloo process group."""
     batches: Sequence[Ids]
-    """The whole batch of every step, [samples, tables]; row numbers are unique over all tables."""
+    """The whole batch of every step, of shape [samples, tables]; row numbers are unique over all tables."""
     starts: Ids
     """The first row of each table."""
     first_table: int
@@ -61,7 +61,7 @@ class System(Protocol):
     def samples(self, step: int) -> Ids: ...
 
     def read(self, step: int, number: int, rows: Ids) -> Floats:
-        """Return the latest values of these distinct rows: [rows, dim]."""
+        """Return the latest values of these distinct rows, of shape [rows, dim]."""
         ...
 
     def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
@@ -90,8 +90,8 @@ class NoCache:
 class Het:
     """HET in bsp: an LRU cache that pulls missing and outdated rows, pushes every update and prefetches rows.
 
-    This HET computes which versions have changed from the ids of all ranks' samples. Version checks therefore cost
-    nothing here, which favours HET.
+    This HET knows which rows have changed, because it computes this from the ids of all ranks' samples. Version
+    checks therefore cost nothing here, which favours HET.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -110,7 +110,7 @@ class Het:
     def read(self, step: int, number: int, rows: Ids) -> Floats:
         """Return current rows from the cache and others from the servers; then prefetch rows of the next step."""
         there = self._place[rows]
-        self._used[there[there >= 0]] = step  # so that the pulled rows do not evict rows of this step
+        self._used[there[there >= 0]] = step  # marks these rows as used, so that pulled rows do not evict them
         self._take_early(step)
         missing = rows[~self._has(rows)]
         self._enter(missing, values(pulled(self._rank, missing, number), self._rank.dim), step)
@@ -187,7 +187,7 @@ class Static:
 
 
 def pulled(rank: Rank, rows: Ids, number: int) -> Any:
-    """Request rows as of the end of step `number` - 1; 0 requests their present values."""
+    """Request the rows as they are after step `number` - 1; with 0, their present values."""
     part = rank.part(rows)
     if len(rows):
         rank.client.pull([part], after_step=max(number - 1, 0))
@@ -227,7 +227,7 @@ class Scheduled:
         self._part: Any = None
 
     def samples(self, step: int) -> Ids:
-        """Return the scheduled samples; schedule the step first if it is the first of all."""
+        """Return the scheduled samples; before the first step, schedule it."""
         if step not in self._mine:
             self._plan(step, 0)
         return self._mine[step]
@@ -235,7 +235,7 @@ class Scheduled:
     def read(self, step: int, number: int, rows: Ids) -> Floats:
         """Return rows from the cache or the servers, as planned; plan the next step."""
         assert self._planned is not None
-        if self._planned[1] != number:  # other systems used the step numbers in between
+        if self._planned[1] != number:  # other systems have used the step numbers since the plan
             self._move(number)
         self._part = pulled(self._rank, rows, number)
         self._mine.pop(step - 1, None)
@@ -243,7 +243,7 @@ class Scheduled:
         return values(self._part, self._rank.dim)
 
     def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
-        """Train rows of this worker alone here, push gradients of shared rows, send rows to their next workers."""
+        """Train rows that only this worker has, push gradients of shared rows, and send rows to their next workers."""
         pending = pushed(self._rank, self._part, grads, number)
         self._exchange(number + 1)
         return pending

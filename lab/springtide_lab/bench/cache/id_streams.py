@@ -1,8 +1,8 @@
 """Generate or read streams of ids for schedulers and caches: a matrix of samples by tables.
 
-In: a name, a number of samples and a seed; or a path. Out: an `IdStream`. Streams zipf-*: independent ids;
-`correlated`: each user has favourite ids; w1 to w4: the tables of Herald's four data sets, with users in sessions or in
-a row. All streams are generated data.
+In: a name, a number of samples and a seed; or a path. Out: an `IdStream`. zipf-*: independent ids; `correlated`:
+each user has favourite ids; w1 to w4: the tables of Herald's four data sets, with users in sessions or in a row. All
+streams are generated data.
 """
 
 import pathlib
@@ -157,7 +157,7 @@ def correlated(random: np.random.Generator, rows: Sequence[int], samples: int) -
 def sessions(random: np.random.Generator, rows: Sequence[int], samples: int) -> Ids:
     """Draw samples of users in sessions: many sessions are open at a time, and each has a fixed number of events.
 
-    Each user has its own ids, as in `correlated`. The first table is the user; every session has a new user.
+    Each user has favourite ids, as in `correlated`. The first table holds the users; every session has a new user.
     """
     popular = Popularity(random, rows, ZIPF)
     place = random.integers(0, ACTIVE, samples)  # the open session of each sample

@@ -17,11 +17,11 @@ from springtide.embedding.schedule.scheduler import POLICIES, FeatureIds, Schedu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTraffic:
-    """Rows by worker for one step: pulls for the step, pushes before the step, and pushes at its end."""
+    """Rows by worker for one step: pulled for it, pushed before it, and pushed at its end."""
 
     pulls: tuple[int, ...]
     gradients: tuple[int, ...]
-    """Rows pushed at the end of the step, because several workers train them."""
+    """Rows that are pushed at the end of the step, because several workers train them."""
     write_backs: tuple[int, ...]
     """Rows pushed before the step, because another worker trains them or the cache evicted them."""
     sent: tuple[int, ...]

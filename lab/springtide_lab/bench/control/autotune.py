@@ -1,7 +1,7 @@
 """Compare the shape that a job finds by its own planning with the best shape of a grid that is measured in full.
 
 In: the job of `bench/core/quota_job.py` and a budget of cores. Out: `vs_best`, the throughput of the shape that the
-planning loop chose over that of the best shape; both are measured again in alternating rounds.
+job's planning chose, divided by that of the best shape; both are measured again in alternating rounds.
 """
 
 import functools
@@ -37,7 +37,8 @@ class Search:
 
 
 def grid(workers: int, servers: int, *, step: float, budget: float) -> ShapeBounds:
-    """Return bounds from one small worker and server up to these numbers, each role with at most one core."""
+    """Return the bounds of a grid from one small worker and server up to these numbers; no role has more than one
+    core."""
     small = Shape(workers=1, servers=1, worker_cpu=step, server_cpu=step)
     large = Shape(workers=workers, servers=servers, worker_cpu=1.0, server_cpu=1.0)
     return ShapeBounds(least=small, most=large, quota=ResourceBudget(cpu=budget, memory=float(1 << 40)), cpu_step=step)
@@ -60,9 +61,9 @@ QUICK = Search(
 
 
 def tried(bounds: ShapeBounds) -> list[list[Shape]]:
-    """Return the shapes that use up the budget, grouped by numbers of roles.
+    """Return the shapes that use the whole budget, grouped by their numbers of workers and servers.
 
-    Such a shape leaves too little CPU for one more step of its workers or servers.
+    A shape uses the whole budget if the rest cannot give its workers or servers one more step of CPU.
     """
     step = bounds.cpu_step or 0.0
     found = []
@@ -117,7 +118,7 @@ class Alone:
     shape: Shape
     settled: bool
     seconds: float
-    """Seconds until the loop settled, or until its patience ran out."""
+    """Seconds until the planning loop settled, or until it ran out of time."""
     changes: tuple[str, ...]
     """Reasons of the plans that were carried out."""
 

@@ -23,7 +23,8 @@ import line
 import psutil
 
 Count = Callable[[float], tuple[int, int]]
-"""Function that leases and completes shards for some seconds; returns the completed shards and the calls made."""
+"""Function that leases and completes shards for some seconds, and returns the numbers of completed shards and of
+calls."""
 
 
 def lease_springtide(options: dict[str, Any]) -> Count:

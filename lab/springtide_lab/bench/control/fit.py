@@ -22,7 +22,7 @@ TARGET = 0.10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One configuration; `held_out` hides it from the model."""
+    """One configuration; the model does not see it if `held_out` is True."""
 
     shape: Shape
     held_out: bool = False
@@ -37,7 +37,7 @@ FULL: Sizes = {
     (2, 2): [(0.5, 0.2, True), (0.3, 0.1, False)],
     (3, 2): [(0.3, 0.2, False), (0.4, 0.1, True)],
 }
-"""By numbers of workers and servers: cores of each worker, cores of each server, held out.
+"""For numbers of workers and servers: cores of each worker, cores of each server, and whether to hold it out.
 
 Some configurations are limited by the workers' cores, some by the servers' cores, some by neither.
 """

@@ -1,7 +1,7 @@
 """Measure the time and quality of one full decision for a cluster: fit models, list candidates, share out capacity.
 
-In: jobs with known coefficients and noisy profiles. Out: CPU seconds of one decision for up to 10,000 jobs of 30 cores
-each, also when no two jobs are alike; the quality relative to the optimum, on small clusters.
+In: jobs with known coefficients and noisy profiles. Out: CPU seconds of one decision for up to 10,000 jobs of 30
+cores each, with similar jobs and with jobs that all differ; for small clusters, the quality relative to the optimum.
 """
 
 import statistics
@@ -16,8 +16,7 @@ from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
 from springtide.domain.plan.view import ClusterView, JobView, LaunchTime, RoleUse, TrainingProgress
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.allocate import knapsack
-from springtide.planning.allocate.knapsack import Floats
-from springtide.planning.allocate.knapsack import KnapsackOptions as JobOptions
+from springtide.planning.allocate.knapsack import Floats, KnapsackOptions
 from springtide.planning.candidates import pareto
 from springtide.planning.lifecycle import warm_start
 from springtide.planning.perf_model import equations
@@ -30,10 +29,10 @@ CORES_A_JOB, GIB_A_JOB = 30.0, 120.0
 MEASURED = 8
 """Number of measured configurations of each job."""
 WINDOWS, MOST_WINDOWS = 2, 40
-"""Windows of each configuration, and their maximum if no two jobs are alike (160 windows per job on average)."""
+"""Windows of each configuration, and the maximum where all jobs differ (160 windows per job on average)."""
 NOISE = 0.03
 USED = 0.55
-"""Share of their cores that all workers and all servers use in every window: the mean of the roles' shares."""
+"""Share of their cores that all workers and all servers use in every window, as the mean of both roles."""
 NOW = 100_000.0
 LEAST = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
 KINDS = tuple(
@@ -178,7 +177,7 @@ SECONDS = 10.0
 """Time limit of one exact solution in seconds; a solution takes milliseconds."""
 
 
-def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Floats) -> JobOptions:
+def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Floats) -> KnapsackOptions:
     """Build the options from rows of (value, cost, cpu, memory), each sorted by cost."""
     width = max((len(row[0]) for row in rows), default=1)
     shape = (len(rows), width)
@@ -187,10 +186,10 @@ def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Flo
         for array, part in zip((value, cost, cpu, memory), row, strict=True):
             array[at, : len(part)] = part
     gpu = np.where(np.isfinite(cpu), 0.0, np.inf)
-    return JobOptions(value=value, scale=scale, cost=cost, takes=np.stack((cpu, memory, gpu)))
+    return KnapsackOptions(value=value, scale=scale, cost=cost, takes=np.stack((cpu, memory, gpu)))
 
 
-def instance(generator: np.random.Generator) -> tuple[JobOptions, ResourceBudget]:
+def instance(generator: np.random.Generator) -> tuple[KnapsackOptions, ResourceBudget]:
     """Draw a few jobs that together want more than the capacity, each with a front of diminishing gains."""
     rows, scale = [], []
     for _ in range(int(generator.integers(2, 10))):
@@ -233,7 +232,7 @@ QUICK_SIZES = (10, 20, 40)
 def bench(options: Options) -> report.Result:
     sizes, rounds = (QUICK_SIZES, 1) if options.quick else (SIZES, 3)
     instances = 20 if options.quick else 200
-    decision_seconds(cluster(10, seed=0))  # performs late imports before the measurement
+    decision_seconds(cluster(10, seed=0))  # the first decision imports modules, so it is not measured
     cases = [*((jobs, False) for jobs in sizes), (QUICK_SIZES[-1] if options.quick else JOBS, True)]
     took: dict[tuple[int, bool], float] = {}
     for jobs, unlike in harness.track("decisions", cases):

@@ -22,9 +22,9 @@ from springtide.platforms.agent.job_handle import JobHandle
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.k8s.api.client import Client, with_client
 from springtide.platforms.k8s.api.kinds import NAMESPACES
-from springtide.platforms.k8s.client import install as installing
+from springtide.platforms.k8s.client import install as installation
 from springtide.platforms.k8s.client import job_handle
-from springtide.platforms.k8s.client import submit as submitting
+from springtide.platforms.k8s.client import submit as submission
 from springtide.platforms.k8s.objects import install_manifests
 from springtide.platforms.k8s.objects.pods import Site
 from springtide.platforms.k8s.operator import process
@@ -52,7 +52,7 @@ def cluster(folder: pathlib.Path) -> Iterator[Callable[[RunPlan], JobHandle]]:
             code = own / "code"
             code.mkdir()
             shutil.copy(plan.script, code)
-            submitting.submit(elastic_job(plan), code, where)
+            submission.submit(elastic_job(plan), code, where)
             return job_handle.open_job(plan.spec.name, where)
 
         yield submit
@@ -80,7 +80,7 @@ async def install(client: Client) -> None:
     await client.create(NAMESPACES, NAMESPACES.body(SPACE))
     objects = install_manifests.everything(install_manifests.InstallPlan(image="springtide", namespace=SPACE))
     skipped = ("Namespace", "Deployment")
-    await installing.apply(client, [body for body in objects if body["kind"] not in skipped], lambda _: None)
+    await installation.apply(client, [body for body in objects if body["kind"] not in skipped], lambda _: None)
 
 
 class Operator(LoopThread):

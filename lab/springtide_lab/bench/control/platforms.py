@@ -82,7 +82,8 @@ class Ran(NamedTuple):
 
 
 Run = Callable[[RunPlan], Ran]
-"""Function that runs a job to its end on a platform that it starts and stops, so that idle platforms cause no load."""
+"""Function that starts a platform, runs a job on it to the end and stops it again, so that idle platforms cause no
+load."""
 
 
 def run_locally(folder: pathlib.Path, plan: RunPlan) -> Ran:

@@ -165,7 +165,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """Figures of every contestant by round: the `figures[name][i]` of one i were measured one after another."""
+    """Figures of every contestant by round; the figures `figures[name][i]` of one i were measured one after another."""
 
     figures: Mapping[str, Sequence[float]]
     parts: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)

@@ -107,7 +107,8 @@ for indices, x in batches:
 
 
 class TrainedBatch(NamedTuple):
-    """One trained batch: the time of its step, the index of its first sample, the process that trained it."""
+    """One trained batch: the time at which its step ended, the index of its first sample, the process that trained
+    it."""
 
     at: float
     first: int

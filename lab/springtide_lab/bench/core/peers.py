@@ -40,7 +40,8 @@ def environment() -> pathlib.Path:
 
 
 def environment_of(what: str, folder_name: str, packages: Sequence[str], first: Sequence[str] = ()) -> pathlib.Path:
-    """Return the Python of an environment beside ours; create it if needed, with the dependencies of `first` only."""
+    """Return the Python of an environment beside ours; create it if needed. Only packages in `first` get their
+    dependencies."""
     folder = pathlib.Path(sys.prefix).parent / folder_name
     python = folder / "bin" / "python"
     record = folder / "installed.txt"

@@ -57,7 +57,7 @@ class Saves:
 
 
 def fill_rows(store: Any, rows: int, dim: int, *, table: int = 0) -> None:
-    """Declare a table trained with Adagrad, and push a gradient to `rows` rows of it."""
+    """Declare a table with Adagrad, and push a gradient to `rows` of its rows."""
     from springtide import _native
     from springtide.domain.model.tables import OptimSpec, TableSpec
     from springtide.embedding.lookup.table_client import native_spec

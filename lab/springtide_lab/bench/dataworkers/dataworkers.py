@@ -1,7 +1,8 @@
 """Measure the gain of data workers for a job with more preprocessing than compute, with one core for each side.
 
-In: a click model (text_clicks.py) with all preprocessing in the trainer, or in data workers with the automatic split or
-the split at the data set; a job with cheap preprocessing. Out: `vs_dataset_split`, `vs_ideal`, `overhead_when_cheap`.
+In: a click model (text_clicks.py) whose trainer does all preprocessing, or whose data workers do it with the
+automatic split or the split at the data set; a job with cheap preprocessing. Out: `vs_dataset_split`, `vs_ideal`,
+`overhead_when_cheap`.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ INSIDE, DATASET, OURS, FAKE = "in process", "data set", "automatic", "fake data"
 LINEAR = "a core alone"
 SIZES = {"batch": 2048, "samples": 2048 * 12, "hidden": 96}
 CHEAP = {"batch": 512, "samples": 512 * 200, "hidden": 96}
-WARM = 12  # more than the batches that may be queued before a round begins
+WARM = 12  # batches to train before a round, more than may be queued
 
 
 def bench(options: Options) -> report.Result:
@@ -71,7 +72,8 @@ def _process(stack: contextlib.ExitStack, options: dict[str, Any]) -> peers.Work
 
 
 def pace(training: peers.Worker, feeders: list[str], seconds: float, *, fake: bool) -> dict[str, float]:
-    """Return steps per second with these data workers or without any; batches queued before are trained first."""
+    """Return steps per second with these data workers or without any; batches that are already queued are trained
+    first."""
     answer = training.ask("round", what="train", seconds=seconds, warm=WARM, addresses=feeders, fake=fake)
     if bool(feeders) != bool(answer["made"]):
         raise peers.PeerFailed(f"{answer['made']} of {answer['steps']} batches came from {len(feeders)} data workers")
@@ -79,10 +81,10 @@ def pace(training: peers.Worker, feeders: list[str], seconds: float, *, fake: bo
 
 
 def cheap(options: Options, cores: list[int]) -> tuple[harness.Rounds, dict[str, Any]]:
-    """Measure the cost of a step of a job with cheap preprocessing, with and without the tuner.
+    """Measure the cost of a step with and without the tuner, for a job with cheap preprocessing.
 
-    The cost is the CPU seconds of all threads plus the seconds for which the training loop was blocked. Also return the
-    last answer of the trainer with the tuner, with the number of data workers that the tuner wanted.
+    The cost is the CPU seconds of all threads plus the seconds for which the training loop was blocked. Also return
+    the last answer of the trainer with the tuner, which says how many data workers the tuner wanted.
     """
     seconds, rounds = (0.3, 2) if options.quick else (0.7, 5)
     with contextlib.ExitStack() as stack:

@@ -39,7 +39,8 @@ class TunedStep(NamedTuple):
 CPU = 0.02
 """Share of a core that the walk counts as one CPU, so that 8 CPUs for a trainer and each of three data workers fit."""
 RESERVE = 3
-"""Data workers that start with the trainer and are attached later, because starting one costs seconds of CPU time."""
+"""Number of data workers that start with the trainer and are attached later, because starting one costs seconds of CPU
+time."""
 SHARES = 5
 """Number of shares of the machine, as if each had a GPU: one for the trainer, the others for data workers."""
 END_S = 10.0
@@ -159,7 +160,7 @@ class WalkProcesses:
         return member
 
     def _until_fed(self) -> None:
-        """Wait until all data workers are connected and one has made a batch. With their quota this takes seconds."""
+        """Wait until all data workers are connected and one has made a batch. Under their quota this takes seconds."""
         until = time.monotonic() + END_S
         made = max((now.state.made for now in self.words()), default=0)
         while time.monotonic() < until:
@@ -179,7 +180,8 @@ TRAINER_CPU = 8.0
 CPUS = 40.0
 """CPUs in total: 8 for the trainer as in the paper, and four times as many for data workers."""
 WORKERS_NEEDED = 2.7
-"""Data workers of 8 CPUs that match the device's speed: just under three, as the paper's ResNet18 needed three."""
+"""Number of data workers with 8 CPUs that match the device's speed: just under three, as the paper's ResNet18 needed
+three."""
 EVERY_S = 3.5
 """Seconds between decisions, instead of 30, so that the whole walk takes about a minute."""
 MOST_STEPS = 24
@@ -253,9 +255,9 @@ def walk(crew: WalkProcesses, every_s: float, *, most: int) -> list[TunedStep]:
 
 
 def ideal(taken: Sequence[TunedStep]) -> float | None:
-    """Return the steps per second of the trainer with all its CPUs, had it never waited for data.
+    """Return the steps per second that the trainer would reach with all its CPUs, if it never waited for data.
 
-    The figure comes from intervals in which the trainer waited little; None without data workers.
+    The figure comes from intervals in which the trainer waited little. Without data workers, return None.
     """
     seen = [one.seen for one in taken]
     fed = [

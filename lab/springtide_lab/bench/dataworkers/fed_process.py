@@ -65,7 +65,8 @@ class FedMaster(LocalMaster):
 
 
 class FedJob(Job):
-    """A job that reads batches as with servers, but keeps its tables in this process: a server needs a third core."""
+    """A job that reads batches like a job with servers, but keeps its tables in this process; a server would need a
+    third core."""
 
     def __init__(self, rules: FeedRules, folder: pathlib.Path) -> None:
         settings = config.load()
@@ -77,7 +78,7 @@ class FedJob(Job):
         self.feed_from([])
 
     def feed_from(self, addresses: list[str]) -> None:
-        """Read batches from these data workers from now on; without any, the trainer reads samples itself."""
+        """Read batches from these data workers from now on; if there are none, the trainer reads the samples itself."""
         self._roster += 1
         members = tuple(Feeder(f"data worker at {address}", address, n) for n, address in enumerate(addresses))
         self._link.news.feeders.take(Feeders(epoch=self._roster, wanted=max(1, len(members)), members=members))
@@ -181,7 +182,7 @@ class TunedFeed:
 
 
 class Again:
-    """Make one batch, and return this batch for every later request."""
+    """Make one batch, and return it for every later request too."""
 
     def __init__(self, run: Any) -> None:
         self.run = run

@@ -1,6 +1,6 @@
 """Define click models and logs as users write them: strings hashed in collate; buckets, crosses, unique in forward().
 
-The models contain no code for data workers. `Ready` and `PlainModel` use ready ids, without crosses or unique.
+The models contain no code for data workers. `Ready` and `PlainModel` use ids without hashing, crosses or unique.
 `LogLines` makes batches of text lines, for `bench dataworkers-walk`. Some processes import this module as
 `text_clicks`.
 """
@@ -156,7 +156,7 @@ def _line(chance: random.Random) -> str:
 
 
 def log_pipeline() -> Any:
-    """Return the preprocessing of the walk, run by its data workers or, without any, by its trainer."""
+    """Return the preprocessing of the walk; its data workers run it, or its trainer if there are none."""
     from springtide.dataworker.feed.worker import Pipeline, PipelineStage
 
     return Pipeline((PipelineStage("clicks", LogLines()),))

@@ -1,7 +1,7 @@
 """Measure the transfer of batches from one process to another: 29 tensors, 3.5 MB, one batch outstanding.
 
 In: dataworker/transport/channel.py over shared memory and TCP. Out: `shm_vs_raw_copy` and `tcp_vs_raw`, against raw
-copies by programs that know every shape; and, while training on 141 small tensors, one message per batch against one
+copies by programs that know every shape. For training on 141 small tensors: one message per batch against one
 message per tensor.
 """
 
@@ -45,7 +45,7 @@ def bench(options: Options) -> report.Result:
 
 
 def placings() -> dict[str, dict[str, list[int]]]:
-    """Return the cores of both processes: a core for each, and one core for both."""
+    """Return the cores of both processes for two cases: one core for each process, and one core for both."""
     cores = sorted(os.sched_getaffinity(0))
     first, second = [cores[0]], [cores[-1]]
     return {"a core each": {"sender": second, "receiver": first}, "half a core": {"sender": first, "receiver": first}}

@@ -38,7 +38,7 @@ def buffers(tensors: Sequence[torch.Tensor]) -> list[memoryview]:
 
 
 def laid_out(tensors: Sequence[torch.Tensor], pages: memoryview) -> list[tuple[memoryview, memoryview]]:
-    """Return each tensor's bytes with their place in shared pages."""
+    """Return each tensor's bytes together with their place in shared pages."""
     ends = itertools.accumulate((tensor.nbytes for tensor in tensors), initial=0)
     places = [pages[a:b] for a, b in itertools.pairwise(ends)]
     return list(zip(buffers(tensors), places, strict=True))

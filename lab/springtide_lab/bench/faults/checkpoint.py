@@ -22,7 +22,7 @@ LOCAL = ("memcpy", "springtide", "torch.save", "async_save")
 
 
 def blocking(options: Options) -> report.Result:
-    """Measure how long a save blocks its caller; one size at a time, so that there is enough memory."""
+    """Measure how long a save blocks its caller; measure one size at a time, so that there is enough memory."""
     sizes, rounds = ((0.05,), 2) if options.quick else ((1.0, 2.0), 5)
     notes: list[str] = []
     measured = {size: saved(size, rounds, options, notes) for size in sizes}
@@ -42,7 +42,7 @@ def blocking(options: Options) -> report.Result:
 
 
 def saved(gigabytes: float, rounds: int, options: Options, notes: list[str]) -> harness.Rounds:
-    """Measure all ways to save in turn. The first two rounds allocate pages and do not count."""
+    """Measure all ways to save in turn. The first two rounds do not count, because they allocate pages."""
     with contextlib.ExitStack() as stack:
         local = stack.enter_context(
             peers.Worker("faults/checkpoint_blocking", options={"kind": "local", "gigabytes": gigabytes})

@@ -20,7 +20,7 @@ from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, jobs, report
 
 BUCKET_S = 0.5
-"""Length of the windows of rates in seconds: enough for a few dozen steps, and short compared with slow phases."""
+"""Length in seconds of the windows for rates: a few dozen steps long, and short compared with slow phases."""
 SHARE = 0.9
 """Share of the full rate below which a job counts as slow."""
 

@@ -18,7 +18,7 @@ from springtide_lab.bench.core import harness, jobs, report
 
 VICTIM = "server-1"
 DIM = 64
-PATIENCE_S = 300.0  # on a busy machine the table alone takes a minute
+PATIENCE_S = 300.0  # on a busy machine, creating the table alone takes a minute
 
 
 def bench(options: Options) -> report.Result:

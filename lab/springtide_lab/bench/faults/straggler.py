@@ -1,8 +1,8 @@
 """Measure how much longer than ideal a job takes when one of its four workers is throttled by a real CPU quota.
 
 In: real jobs. In one, a worker is throttled to 3% midway; WideDeep and xDeepFM have a worker at 25% from the start.
-Out: `jct_vs_ideal`, where the ideal time is the remaining work divided by the remaining capacity; for comparison, jobs
-whose workers have equal parts of the data.
+Out: `jct_vs_ideal`, where the ideal time is the remaining work divided by the remaining capacity. Jobs whose workers
+get equal parts of the data are measured for comparison.
 """
 
 import contextlib
@@ -89,7 +89,7 @@ KINDS = {
     ),
 }
 WORKERS, SLOW = 4, 2
-CPU = 0.35  # cores of a worker: four workers and a server fit into two cores, and 3% of it is still a valid quota
+CPU = 0.35  # cores of a worker: four workers and a server fit into two cores, and 3% of this is still a valid quota
 ROLES = [f"worker-{rank}" for rank in range(WORKERS)]
 EVEN_PACE = CPU / KINDS["even"].batch_s
 """Batches per second of a worker with work of kind `even`, whose batches all cost the same."""
@@ -185,7 +185,7 @@ class StragglerCase:
     slow: float
     """Share of its quota that the slow worker keeps."""
     paper: str
-    """Reported change of job time in the paper, relative to equal parts of the data (doing nothing)."""
+    """The paper's change of job time, relative to equal parts of the data (doing nothing)."""
 
     def __str__(self) -> str:
         return f"{self.slow:.0%}" if self.kind == "even" else f"{self.slow:.0%} {self.kind}"
@@ -306,12 +306,13 @@ def one(case: StragglerCase, batches: int, *, even_s: float) -> StragglerRun:
 
 
 def full_paces(times: list[list[float]], began: float, throttled_at: float) -> tuple[float, ...]:
-    """Return each worker's batches per second at its full quota: the higher rate of before and after the throttling.
+    """Return each worker's batches per second at its full quota: the higher of the rates before and after the
+    throttling.
 
-    A disturbance from outside in one of the two phases therefore does not make the ideal look worse.
+    If something else disturbs the machine in one phase, the ideal therefore does not look worse.
     """
     later = sorted(at for mine in times for at in mine if at >= throttled_at)
-    until = later[int(0.8 * len(later))]  # without the end, where some workers may have nothing to do
+    until = later[int(0.8 * len(later))]  # leaves out the end, where some workers may have nothing to do
     before = [measured_pace(mine, began, throttled_at) for mine in times]
     after = [measured_pace(mine, throttled_at, until) for mine in times]
     after[SLOW] = healthy_pace(times, throttled_at, until)

@@ -1,4 +1,4 @@
-"""Time lookup, backward and update of many bags of one id each in nn.EmbeddingBag (sparse) or FBGEMM's TBE.
+"""Time lookup, backward and update in nn.EmbeddingBag (sparse) or FBGEMM's TBE, for many bags of one id each.
 
 Options: kind, file (int64 ids), shape [batches, tables, batch], rows, dim, threads, lr. A round takes seconds and
 returns million rows per second.

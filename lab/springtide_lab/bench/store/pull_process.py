@@ -70,7 +70,7 @@ def serve_rpc(options: dict[str, Any]) -> str:
 
 
 def take(index: Any) -> Any:
-    """Return rows of the served table; called over torch.distributed.rpc."""
+    """Return rows of the served table; other processes call this over torch.distributed.rpc."""
     return ALIVE[0].index_select(0, index)
 
 
@@ -104,7 +104,7 @@ def draw(options: dict[str, Any]) -> list[tuple[Any, Any]]:
 
 
 def numbered(options: dict[str, Any]) -> list[Any]:
-    """Return the same sets as row numbers of all tables in one array."""
+    """Return the same sets as row numbers of one array that holds all tables."""
     return [table.astype(np.int64) * options["rows"] + keys for table, keys in draw(options)]
 
 

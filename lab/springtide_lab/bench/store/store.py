@@ -1,4 +1,4 @@
-"""Measure tables, alone against a minimal loop in C++, and behind the public module against peers.
+"""Measure tables: alone against a minimal loop in C++, and through the public module against peers.
 
 In: native tables against a loop that only reads one index cell and then the row; lookup, backward and update through
 `st.EmbeddingBags` against nn.EmbeddingBag and FBGEMM. Out: five goals.
@@ -63,7 +63,7 @@ def named(threads: int) -> str:
 
 
 def worst(measured: Mapping[int, harness.Rounds], peer: str) -> harness.Ratio | None:
-    """Return our rate relative to this peer, at the number of threads that is worse for us."""
+    """Return our rate relative to this peer's, at the number of threads where we do worse."""
     rounds = [one for one in measured.values() if peer in one.figures]
     return report.worst([one.ratio(f"ours {OURS[peer]}", peer) for one in rounds])
 

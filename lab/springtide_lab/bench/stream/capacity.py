@@ -1,8 +1,8 @@
 """Compare models that predict a real job's throughput with other numbers of workers: ours, Kale's, Ernest's, Optimus'.
 
 In: a real job with CPU quotas of fractions of a core, in async and in bsp. All shapes are measured in turn, forwards
-and backwards, because a single window is off by 2 to 4%. Out: `capacity_mape_async` and `capacity_mape_bsp`, where each
-shape is predicted from the others.
+and backwards, because a single window has an error of 2 to 4%. Out: `capacity_mape_async` and `capacity_mape_bsp`,
+where each shape is predicted from the others.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ TARGET = 0.0243
 WORKER_CPU, SERVER_CPU = 0.15, 0.05  # cores; servers need about a fifth of the workers' cores
 SETTLE_S = 1.5
 MEASURE_S: Mapping[SyncMode, float] = {"async": 5.0, "bsp": 12.0}
-"""Seconds of a window. In bsp a window of 4 s is off by 2.5%, and starting a job takes longer than that, so it gets
-few long windows."""
+"""Seconds of a window. In bsp a window of 4 s has an error of 2.5%, and starting a job takes longer than that, so bsp
+gets few long windows."""
 BUDGET_S: Mapping[SyncMode, float] = {"async": 290.0, "bsp": 400.0}
 """Seconds for all rounds of one mode, including the start of its jobs: twelve minutes for both modes."""
 LEAST_ROUNDS, MOST_ROUNDS = 3, 12
@@ -38,7 +38,7 @@ Round = Sequence[CapacitySample]
 Rounds = Generator[Round, None, None]
 Item = TypeVar("Item")
 FULL: Mapping[SyncMode, Sequence[int]] = {"async": (1, 2, 3, 4, 5), "bsp": (1, 2, 3, 4, 5, 6)}
-"""Numbers of workers; each shape has as many servers."""
+"""Numbers of workers; a shape has as many servers as workers."""
 QUICK: Mapping[SyncMode, Sequence[int]] = {"async": (2, 1), "bsp": ()}
 KINDS: Mapping[SyncMode, Kind] = {"async": "async", "bsp": "sync"}
 NAMES = {
@@ -70,7 +70,8 @@ def bench(options: Options) -> report.Result:
 def within(
     rounds: Iterable[Item], budget_s: float, *, least: int, label: str, clock: Callable[[], float] = time.monotonic
 ) -> list[Item]:
-    """Take as many rounds as fit into the budget, if each takes as long as the longest so far; at least `least`."""
+    """Return as many rounds as fit into the budget, if each takes as long as the longest so far; return at least
+    `least`."""
     found: list[Item] = []
     began = last = clock()
     longest = 0.0

@@ -1,4 +1,5 @@
-"""Replay a day of traffic in five minutes to a real online job, which scales its workers by forecast and measurement.
+"""Replay a day of traffic in five minutes to a real online job, which scales its workers by a forecast and by
+measurements.
 
 In: a generated day, and the seven days before it as history; workers with a quota of part of a core. Out: the figures
 of Kale's section 4.1, points of the day, and whether every record was trained exactly once.
@@ -134,7 +135,8 @@ class Producer:
 
 
 class Held:
-    """Set the CPU quota of each worker once it has joined; before that, a whole core keeps its imports short."""
+    """Set each worker's CPU quota once the worker has joined; before that it has a whole core, so that its imports are
+    fast."""
 
     def __init__(self, job: LocalCluster, cpu: float) -> None:
         self._job, self._cpu = job, cpu

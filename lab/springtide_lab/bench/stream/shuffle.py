@@ -268,7 +268,8 @@ STRATEGIES = ("none", "basic", "advanced")
 BACKLOG = Scene(name="backlog", partitions=64, at_once=True, ends_s=24.0)
 BURST = Scene(name="burst", partitions=64, ends_s=20.0)
 MANY = Scene(name="burst of 800", partitions=800, hot=10, begins_s=3.0, ends_s=21.0, linger_s=1.0)
-"""Ten of the hundred partitions of one worker get ten times their rate, as one alone would add less than a tenth."""
+"""Ten of one worker's hundred partitions get ten times their rate; a single one would add less than a tenth of the
+traffic."""
 SOONER_S = 13.0
 """Length of a scene with shuffling in seconds. A longer scene would lower the share of extra traffic."""
 QUICK_WORKERS = 2
@@ -280,17 +281,19 @@ def bench(options: Options) -> report.Result:
 
 
 def backlog(options: Options) -> report.Result:
-    """Run only the scene of `bench shuffle` whose backlog arrives at one moment: one minute instead of three."""
+    """Run only the `bench shuffle` scene in which the backlog arrives at one moment; this takes one minute instead of
+    three."""
     return measure(options, [BACKLOG])
 
 
 def burst(options: Options) -> report.Result:
-    """Run only the scene of `bench shuffle` with a burst: one minute instead of three."""
+    """Run only the `bench shuffle` scene with a burst; this takes one minute instead of three."""
     return measure(options, [BURST])
 
 
 def many_partitions(options: Options) -> report.Result:
-    """Run only the scene of `bench shuffle` with a burst in ten of 800 partitions: one minute instead of three."""
+    """Run only the `bench shuffle` scene with a burst in ten of 800 partitions; this takes one minute instead of
+    three."""
     return measure(options, [MANY])
 
 

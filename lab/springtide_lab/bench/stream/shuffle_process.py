@@ -1,4 +1,5 @@
-"""Run the producer or a worker of `bench shuffle`: readers and sockets are those of a real job, training is a wait.
+"""Run the producer or a worker of `bench shuffle`: readers and sockets are those of a real job, but training only
+waits.
 
 Options: role (producer, worker). A round of a producer appends a scene's records; it takes folder, scene and begins_at,
 and returns late_s. Rounds of a worker: {"what": "begin", ...}, which returns its address; {"what": "meet",
@@ -27,7 +28,7 @@ from springtide.worker.online.usage_report import StreamMeter
 from springtide_lab.bench.stream.shuffle import RECORD_BYTES, Scene
 
 TOGETHER_S = 0.1
-"""Seconds; records that are due within this time are appended immediately."""
+"""Seconds; records that are due within this time are appended now."""
 OFTEN_S, SELDOM_S = 0.1, 0.5
 """Seconds between two appends to a partition, with up to a hundred partitions and with more; workers need the CPU."""
 LOOK_S = 0.1
@@ -138,7 +139,7 @@ def _leased(scene: Scene, own: list[int], url: str) -> LeaseTracker:
 
 
 def _train(unit: ShuffleUnit, scene: Scene, over: threading.Event) -> None:
-    """Wait for the training time of each batch; delays of earlier waits are made up for."""
+    """Wait for the training time of each batch; later waits are shorter if earlier ones took too long."""
     free_at = time.monotonic()
     while not over.is_set():
         run = unit.take(0)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from springtide import config, errors
 from springtide.data.stream.decode import Field, Fixed
 from springtide.data.stream.stream import Stream, open_stream
-from springtide.data.stream.stream import stream as dataset_of
+from springtide.data.stream.stream import stream as stream_dataset
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input.batch_plan import PAUSE
 from springtide.worker.link.master_link import local_link
@@ -48,7 +48,7 @@ def fill(stream: Stream, rows: NDArray[np.void], partitions: int) -> None:
 
 
 def bare(url: str, count: int, partitions: int, at_once: int) -> float:
-    """Return records per second of consume() and value() calls, from the first records to the last."""
+    """Return the records per second of consume() and value() calls, between the first and the last records."""
     from confluent_kafka import Consumer, TopicPartition
 
     from springtide.data.stream.kafka.client import CONSUMING, parse
@@ -70,7 +70,7 @@ def bare(url: str, count: int, partitions: int, at_once: int) -> float:
 
 
 def ours(url: str, kind: str, count: int, batch_size: int) -> float:
-    """Return records per second that a worker gets as batches of tensors, from the first batch to the last."""
+    """Return the records per second that a worker gets as batches of tensors, between the first and the last batch."""
     pace = Pace(count)
     for batch in batches_of(url, kind, batch_size):
         pace.came(len(batch["label"]))
@@ -80,7 +80,7 @@ def ours(url: str, kind: str, count: int, batch_size: int) -> float:
 
 
 class Pace:
-    """Rate of incoming records. The time to connect and to close is not counted, for any reader."""
+    """Rate of incoming records. For every reader, the time to connect and to close does not count."""
 
     def __init__(self, count: int) -> None:
         self.count, self.got, self.first = count, 0, 0
@@ -105,7 +105,7 @@ class Pace:
 
 def batches_of(url: str, kind: str, batch_size: int) -> Iterator[dict[str, torch.Tensor]]:
     """Yield batches of all records that the stream holds now; mark each batch as trained before the next."""
-    dataset = dataset_of(url, decode=Fixed(KINDS[kind]), until="now", linger_s=0.05, shuffle="none")
+    dataset = stream_dataset(url, decode=Fixed(KINDS[kind]), until="now", linger_s=0.05, shuffle="none")
     link = local_link(config.Settings())
     link.join()
     card = DatasetCard(samples=0, batch_size=batch_size, shuffle=False, shard_batches=1, stream=dataset.card)
@@ -121,7 +121,7 @@ def batches_of(url: str, kind: str, batch_size: int) -> Iterator[dict[str, torch
 
 
 def by_numpy(file: pathlib.Path, kind: str, count: int, batch_size: int) -> float:
-    """Return records per second of reading a file of the same records, batch by batch, into the same tensors."""
+    """Read a file of the same records, batch by batch, into the same tensors; return records per second."""
     dtype, pace = dtype_of(kind), Pace(count)
     with file.open("rb", buffering=0) as opened:
         while len(rows := np.fromfile(opened, dtype, batch_size)):

@@ -18,7 +18,8 @@ from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, jobs, report
 
 MOST_DIFFERENCE = 0.0006
-"""Largest accepted difference of AUC. In all of DLRover's experiments (section 6.2) xDeepFM's AUC was within 0.0006."""
+"""Largest accepted difference of AUC. In all experiments of DLRover (section 6.2), xDeepFM's AUC stayed within
+0.0006."""
 WORKERS, SERVERS = 2, 2
 
 SCRIPT = """
@@ -130,7 +131,7 @@ def trained(
 
 
 def reached(job: LocalCluster, samples: float) -> bool:
-    """Wait until `samples` samples are trained; return False if the job ends or drains before."""
+    """Wait until `samples` samples are trained; return False if the job ends or drains earlier."""
     over = (JobPhase.DRAINING, JobPhase.FINISHED, JobPhase.FAILED, JobPhase.STOPPED)
     try:
         status = job.until(lambda now: now.samples >= samples or now.phase in over, within_s=600.0)

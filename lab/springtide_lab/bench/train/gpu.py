@@ -1,7 +1,8 @@
 """Train a DLRM with all rows in GPU memory, against nn.EmbeddingBag, a fused loop by hand, and random rows.
 
 Needs a CUDA GPU. In: gpu_loops.py. Out: ratios of samples/s by batch size, lookup speed against a device copy, and
-device synchronizations per step. Rows of jobs with servers are not in GPU memory yet, so their figures are left out.
+device synchronizations per step. In jobs with servers the rows are not in GPU memory yet, so this benchmark leaves
+those jobs out.
 """
 
 import statistics
@@ -129,7 +130,7 @@ def _device_seconds(run: Callable[[], object], *, times: int = 20) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         begin.record()
-        for _ in range(times):  # so many that launches do not count
+        for _ in range(times):  # so often that the cost of a launch does not matter
             run()
         end.record()
         torch.cuda.synchronize()

@@ -34,7 +34,7 @@ class GpuWorkload:
 
 
 class GpuClicks(Dataset[Any]):
-    """Batches in pinned memory. Ids are drawn as u**4, so that few rows are frequent."""
+    """Batches in pinned memory. Ids are drawn as u**4, so that a few rows are frequent."""
 
     def __init__(self, work: GpuWorkload) -> None:
         self.size = work.batch
@@ -61,7 +61,7 @@ def layers(sizes: list[int]) -> nn.Sequential:
 
 
 class Dlrm(nn.Module):
-    """DLRM with dot interaction. `look_up` returns the rows of a batch: [batch, tables, dim]."""
+    """DLRM with dot interaction. `look_up` returns the rows of a batch, of shape [batch, tables, dim]."""
 
     def __init__(self, work: GpuWorkload, bags: nn.ModuleList | None = None) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def _plain(data: GpuClicks, model: Dlrm, optimizer: torch.optim.Optimizer, rows:
 
 
 def fake_rows(work: GpuWorkload, data: GpuClicks) -> Train:
-    """Train the dense layers on random rows: the limit of every lookup."""
+    """Train the dense layers on random rows; no lookup can be faster."""
     with torch.device("cuda"):
         model = Dlrm(work)
         rows = torch.randn(work.batch, TABLES, work.dim, requires_grad=True)
@@ -153,7 +153,7 @@ def fake_rows(work: GpuWorkload, data: GpuClicks) -> Train:
 
 
 def fused(work: GpuWorkload, data: GpuClicks) -> Train:
-    """Train one matrix of all tables by hand: unique rows, and row-wise Adagrad in a few torch calls."""
+    """Train one matrix of all tables by hand, with unique rows, and row-wise Adagrad in a few torch calls."""
     with torch.device("cuda"):
         model = Dlrm(work)
         table = torch.randn(TABLES * work.rows, work.dim) * 0.01

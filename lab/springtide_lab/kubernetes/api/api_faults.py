@@ -1,6 +1,6 @@
 """Inject faults into the API server: refusals, conflicts, delays, old lists, lost replies.
 
-In: calls from the test's thread. Out: faults for each request, which `http` takes in the server's thread.
+In: calls from the test's thread. Out: the faults for each request; `http` takes them in the server's thread.
 """
 
 import http
@@ -28,7 +28,7 @@ class Fault:
     behind: int = 0
     """Number of changes by which the answer to a list is out of date."""
     after: bool = False
-    """True if the server carries out the request and only the answer is lost."""
+    """True if the server carries out the request and only its answer is lost."""
 
     def fits(self, verb: str, resource: str) -> bool:
         return self.times > 0 and (not self.verbs or verb in self.verbs) and self.resource in ("", resource)

@@ -26,7 +26,8 @@ from springtide_lab.kubernetes.objects.admission import kinds_of
 from springtide_lab.kubernetes.objects.kinds import BUDGETS, CRDS, NAMESPACES, NODES, PODS, RBAC
 
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-BOOKMARK_S = 5.0  # seconds between bookmarks; real servers send one per minute, and clients must not depend on it
+# seconds between bookmarks; real servers send one per minute, so clients must not depend on this interval
+BOOKMARK_S = 5.0
 BODY = 16 * 1024 * 1024
 TOKEN_S = 3600
 SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}

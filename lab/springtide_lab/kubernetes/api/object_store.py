@@ -91,7 +91,7 @@ class Store:
             self._history.get(resource, deque()).clear()
 
     def follow(self, resource: str, on_change: Callable[[Change], None]) -> Callable[[], None]:
-        """Report every change from now on, until the returned function is called."""
+        """Call `on_change` with every change from now on, until the returned function is called."""
         followers = self._followers.setdefault(resource, [])
         followers.append(on_change)
         return lambda: followers.remove(on_change) if on_change in followers else None

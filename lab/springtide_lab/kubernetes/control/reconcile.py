@@ -1,8 +1,8 @@
 """Reconcile objects as a cluster's controller manager does: `decide` (pure) chooses steps, `Housekeeping` applies them.
 
 Every namespace gets an account and the server's certificate. Owned objects are deleted with their owner. A deleted
-namespace is emptied and removed. The status of budgets is updated. Pods of lost nodes and unused deleted claims are
-removed.
+namespace is emptied and removed. The status of budgets is updated. Pods of lost nodes are removed, and so are
+deleted claims that no pod uses.
 """
 
 import copy
@@ -31,12 +31,12 @@ class Delete:
     kind: AnyKind
     thing: Json
     grace_s: int | None = None
-    """Grace period in seconds; 0 for a pod whose node no longer exists."""
+    """Grace period in seconds, or 0 for a pod whose node no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """Step that removes finalizers that no longer apply; `holds` are the finalizers that stay."""
+    """Step that removes finalizers that no longer apply; `holds` lists the finalizers that stay."""
 
     kind: AnyKind
     thing: Json
@@ -118,7 +118,7 @@ def _owners(thing: Json) -> list[Json]:
 
 
 def counted(budget: Json, pods: list[Json]) -> Json:
-    """Return the status of a budget: how many of its pods are healthy, and how many may be disrupted."""
+    """Return the status of a budget: how many of its pods are healthy, and how many may be evicted."""
     spec = budget["spec"]
     fits = selectors.by_structure(spec.get("selector"))
     chosen = [pod for pod in pods if fits(pod["metadata"].get("labels") or {}) and not is_over(pod)]
@@ -152,7 +152,7 @@ def is_over(pod: Json) -> bool:
 
 
 def refuse_disruption(pod: Json, budgets: list[Json]) -> None:
-    """Raise Refused (429) if a budget forbids to evict this pod now. Pods that are not ready can always be evicted."""
+    """Raise Refused (429) if a budget forbids to evict this pod now. A pod that is not ready can always be evicted."""
     if is_over(pod) or not is_ready(pod):
         return
     labels = pod["metadata"].get("labels") or {}

@@ -164,7 +164,7 @@ def _free(node: Json, others: Sequence[Json]) -> float:
 
 
 class View:
-    """Pods and services of some namespaces (of all if none is given), and all nodes, updated by watches."""
+    """All nodes, and the pods and services of some namespaces (of all if none is given), updated by watches."""
 
     def __init__(self, client: Client, namespaces: Sequence[str], changed: Callable[[], None]) -> None:
         self._client, self._namespaces, self._changed = client, list(namespaces), changed

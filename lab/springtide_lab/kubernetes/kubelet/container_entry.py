@@ -1,8 +1,8 @@
 """Turn a process into a container on this machine: `python -I -S container_entry.py '{"argv": ...}'`.
 
 In: arguments from `containers`. The container has its own process ids, host name, root folder, volumes, user and
-control groups, but the machine's network. Out: the exit code, 128 + signal, or 128 if it could not start. The container
-ends with its parent.
+control groups, but the machine's network. Out: the exit code; 128 + signal if a signal ended the command; 128 if the
+command could not start. The container ends with its parent.
 """
 
 import ctypes
@@ -54,7 +54,7 @@ def leave_the_machine(wish: dict[str, Any]) -> None:
 
 
 def build_root(wish: dict[str, Any]) -> None:
-    """Build the container's root folder at `wish["at"]` from the machine's folders."""
+    """Build the container's root folder at `wish["at"]` from folders of the machine."""
     at: str = wish["at"]
     mount("none", "/", "", RECURSIVE | PRIVATE)
     mount("tmpfs", at, "tmpfs", NO_SUID | NO_DEVICES, "mode=755")
@@ -82,7 +82,7 @@ def build_root(wish: dict[str, Any]) -> None:
 
 
 def open_up(at: str, folder: str, needed: list[str]) -> None:
-    """Mount only the paths that the interpreter needs from a folder that other users cannot enter."""
+    """From a folder that other users cannot enter, mount only the paths that the interpreter needs."""
     for path in needed:
         if path.startswith(folder + "/") and not os.path.exists(at + path):
             os.makedirs(at + path, 0o755)
@@ -128,7 +128,8 @@ def shadow(folder: str) -> None:
 
 
 def mount_volumes(wish: dict[str, Any], handles: list[int]) -> None:
-    """Mount each volume at its target. `handles` are their source folders, opened before the root changed."""
+    """Mount each volume at its target. `handles` are their source folders, which were opened before the root
+    changed."""
     for volume, handle in zip(wish["mounts"], handles, strict=True):
         target = volume["target"]
         if stat.S_ISREG(os.fstat(handle).st_mode):

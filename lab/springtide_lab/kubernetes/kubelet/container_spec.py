@@ -22,11 +22,12 @@ from springtide_lab.kubernetes.kubelet.containers import PACKAGE, Mount, Wish
 
 _REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z0-9]+)\)")
 Lookup = Callable[[str, str], Json | None]
-"""Function from a resource (`configmaps` or `secrets`) and a name to the object, or None if it does not exist."""
+"""Function that returns the object for a resource (`configmaps` or `secrets`) and a name, or None if it does not
+exist."""
 RESOURCES = {"configMap": "configmaps", "secret": "secrets"}
 DEFAULT_MODE = 0o644
 TokenOf = Callable[[str, int], Awaitable[str]]
-"""Function from a service account and a lifetime in seconds to a token."""
+"""Function that returns a token for a service account and a lifetime in seconds."""
 
 
 class Missing(Exception):

@@ -1,4 +1,5 @@
-"""Run containers as processes of this machine: start them by `container_entry`, limit them, end them with the test.
+"""Run containers as processes of this machine: start them by `container_entry`, limit them, and end them with the
+test.
 
 In: a `Wish`. Out: a `Container` whose `ended` says how it ended. All containers are in the process group of a watchdog,
 which kills them whenever the test's process ends (`platforms.local.process_group`).
@@ -77,7 +78,7 @@ class Container:
     log: pathlib.Path
     started_at: float
     begun: asyncio.Event
-    """Set when the command has started, or will never start."""
+    """Set when the command has started, or when it will never start."""
     ended: "asyncio.Future[ContainerEnd]"
     wish: Wish
     limits: ProcessLimits
@@ -112,7 +113,7 @@ class Container:
 
 
 class Machine:
-    """Start and execute containers. Use within a running event loop, and call `close` at the end."""
+    """Start containers and run commands in them. Use within a running event loop, and call `close` at the end."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._roots = folder / "roots"

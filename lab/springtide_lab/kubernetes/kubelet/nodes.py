@@ -71,10 +71,10 @@ def _answers(service: Json, pod: Json) -> bool:
 
 
 async def host_for(client: Client) -> str:
-    """Return the address of this machine at which the API server can request logs.
+    """Return the address of this machine to which the API server can send requests for logs.
 
-    A server at a local address may still run in a container, as the servers of kind do. The endpoint then has that
-    address.
+    A server with a local address may still run in a container, as kind's servers do. The endpoint then has the
+    container's address.
     """
     theirs, own = towards(urllib.parse.urlsplit(client.access.server).hostname or HOST)
     if theirs == own:
@@ -85,7 +85,7 @@ async def host_for(client: Client) -> str:
 
 
 def towards(host: str) -> tuple[str, str]:
-    """Return a host's address, and this machine's source address for packets to it; send nothing."""
+    """Return a host's address, and the source address that this machine uses for packets to it; no packet is sent."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 443, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

@@ -1,7 +1,7 @@
-"""Run one pod on this machine from its binding to its end: volumes, containers, restarts, deletion.
+"""Run one pod on this machine until its end: volumes, containers, restarts, deletion.
 
-In: the pod as the API has it, passed again after each change (`see`). Out: processes, and the pod's status through the
-API (phase, conditions, container statuses). `run` returns when the deleted pod has been removed.
+In: the pod as stored by the API, passed again after each change (`see`). Out: processes, and the pod's status
+through the API (phase, conditions, container statuses). `run` returns when the deleted pod has been removed.
 """
 
 import asyncio
@@ -207,7 +207,8 @@ class PodLife:
         return any(state.name == container and state.ended for state in self._states)
 
     async def run(self) -> None:
-        """Run the pod. If cancelled, as when its node is lost, kill its containers without a report."""
+        """Run the pod. If the task is cancelled, for example when the node is lost, kill the containers without a
+        report."""
         try:
             if self.pod["metadata"].get("deletionTimestamp"):
                 self._stop.set()
@@ -397,7 +398,7 @@ class PodLife:
             await self._place.client.delete(PODS, meta["name"], namespace=meta["namespace"], grace_s=0, uid=meta["uid"])
 
     def _status(self, *, last: bool) -> Json:
-        """Return the pod's status. With `last`, no container will restart, whatever the restart policy is."""
+        """Return the pod's status. With `last`, no container restarts, whatever the restart policy is."""
         pod, address = self.pod, self._place.address
         now_phase = phase("Never" if last else pod["spec"].get("restartPolicy", "Always"), self._states)
         before = pod["status"].get("conditions") or []

@@ -257,7 +257,7 @@ def grace_of(kind: Kind, item: Json, asked: int | None) -> int:
 
 
 def fill_definition(item: Json) -> None:
-    """Set the status of a definition that is in force."""
+    """Mark a definition as in force in its status."""
     at = item["metadata"].get("creationTimestamp", "")
     item.setdefault("status", {})["conditions"] = [
         {"type": kind, "status": "True", "lastTransitionTime": at} for kind in ("NamesAccepted", "Established")

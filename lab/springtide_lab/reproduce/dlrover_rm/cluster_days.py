@@ -99,7 +99,7 @@ def days(count: int, seeds: Sequence[int]) -> list[ClusterDay]:
 
 @lru_cache(maxsize=8)
 def waits(bounds: ShapeBounds, world: ClusterWorld) -> Array:
-    """Expected pending seconds of each shape's pods; the role with the longer wait counts."""
+    """Expected seconds for which each shape's pods stay pending; the role that waits longer counts."""
     many = systems.grid(bounds)
     draws = [(place + 0.5) / QUANTILES for place in range(QUANTILES)]
 
@@ -171,7 +171,7 @@ def near(story: Story, role: str) -> float:
 
 
 def first_and_last(story: Story, role: str) -> list[tuple[int, int]]:
-    """Return the first and last number of a role in finished jobs whose kind had finished before they started."""
+    """Return the first and last number of a role, for finished jobs whose kind had finished before they started."""
     first_end: dict[str, float] = {}
     for outcome in story.outcomes:
         first_end.setdefault(outcome.job.kind, outcome.ended_at)

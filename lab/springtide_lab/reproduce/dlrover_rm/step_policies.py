@@ -34,7 +34,7 @@ FEWEST = 3
 LEAST_GAIN = 0.01
 """Share of the speed below which a gain is noise."""
 SCHEDULER = Mechanisms(servers=ServerChange.INITIALIZE, relieves=False, foresees=False)
-"""Mechanisms of ES and Optimus: pods come and go, without repair of slow pods and without memory forecasts."""
+"""Mechanisms of ES and Optimus: they add and remove pods, but do not repair slow pods or forecast memory."""
 NextShape = Callable[[JobView, PlanningConfig], Shape | None]
 """Function that returns the shape a job should have; None if the job keeps its shape."""
 
@@ -59,8 +59,8 @@ def decide(next_shape: NextShape, view: ClusterView, config: PlanningConfig) -> 
 
 
 def _due(job: JobView, view: ClusterView, config: PlanningConfig) -> bool:
-    """Return True if the next step may come. A job counts as changed after its pods have started, so only the rest of
-    the time between two steps remains."""
+    """Return True if the next step may come. A job counts as changed only when its pods have started, so only the rest
+    of the time between two steps remains."""
     started = job.launches[-1].seconds if job.launches else 0.0
     return job.progress.unchanged_s(at=view.now) >= max(EVERY_S - started, config.sample_s)
 
@@ -83,7 +83,7 @@ def es(workers: int, job: JobView, config: PlanningConfig) -> Shape | None:
 
 
 def optimus(workers: int, servers: int, job: JobView, config: PlanningConfig) -> Shape | None:
-    """Take the step of workers, servers or both that gains most by a speed model."""
+    """Add workers, servers or both in the step that gains most by a speed model."""
     if job.shape is None:
         return None if job.requested is None else replace(job.requested, workers=1, servers=1)
     here = measurements.now(job)

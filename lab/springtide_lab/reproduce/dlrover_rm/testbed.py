@@ -24,7 +24,7 @@ from springtide.sim.engine import running_job, systems
 from springtide.sim.engine.running_job import JobOutcome
 from springtide.sim.engine.simulation import Simulation, Story
 from springtide.sim.world import workload
-from springtide.sim.world import world as physics
+from springtide.sim.world import world as world_model
 from springtide.sim.world.parameters import MODELS, ClusterWorld, PaperModel
 from springtide.sim.world.world import JobFaults, TrueJob
 from springtide_lab.reproduce.dlrover_rm import step_policies
@@ -46,7 +46,7 @@ load).
 """
 TWELVE_MIN_S, AT_THE_END_S = 720.0, 1e9
 DRAWS = 20
-"""Draws of 36 shapes per seed for Fig. 11, because the error of Eqn 1 varies from 7 to 33% between draws."""
+"""Number of draws of 36 shapes per seed for Fig. 11, because the error of Eqn 1 varies from 7 to 33% between draws."""
 TUNED_NEED = MemoryNeed(worker=4 * GIB, server=GIB, rows=56 * GIB)
 """Memory by 001 Table 2: 4 GB per worker, 8 servers of 8 GB."""
 
@@ -137,7 +137,7 @@ def completion(seeds: Sequence[int]) -> list[Row]:
 
 
 def other_widths(seeds: Sequence[int]) -> list[Row]:
-    """Compare with the oracle for jobs that vary from the models, as jobs of a cluster's day do."""
+    """Compare with the oracle for jobs that differ from the models as jobs of a cluster's day do."""
     from_nothing, from_history = [], []
     for model in MODELS.values():
         for seed in seeds:
@@ -193,7 +193,8 @@ def cold_start(seeds: Sequence[int]) -> list[Row]:
 
 
 def fitted(seeds: Sequence[int]) -> list[Row]:
-    """Return Fig. 11: errors of the model fitted to some shapes on other shapes, as means over draws by seed."""
+    """Return Fig. 11: the model is fitted to some shapes, and its errors are those on other shapes, as means over draws
+    by seed."""
     found = np.array([_mean_mapes(seed) for seed in seeds])
     alone, planned, knowing, within = (column.tolist() for column in found.T)
     what = "widedeep: MAPE on shapes not measured"
@@ -227,25 +228,26 @@ def _mean_mapes(seed: int) -> list[float]:
 def _mapes(seed: int) -> tuple[float, float, float, float] | None:
     """Return four errors, or None if a fit fails.
 
-    Errors on unmeasured shapes: of Eqn 1 alone, of the model that plans use, of Eqn 1 fitted to these shapes
-    themselves. The fourth is the error of Eqn 1 on the shapes that it was fitted to.
+    Three errors are on unmeasured shapes: of Eqn 1 alone, of the model that plans use, and of Eqn 1 fitted to these
+    shapes themselves. The fourth is the error of Eqn 1 on the shapes that it was fitted to.
     """
     random = np.random.default_rng(seed)
     job = job_of(MODELS["widedeep"], seed)
     shapes = [_random_shape(random) for _ in range(36)]
     profiles = [measured(job, shape, random, float(number)) for number, shape in enumerate(shapes[:12])]
-    now = physics.speed(job, shapes[11])
+    now = world_model.speed(job, shapes[11])
     rate = measurements.throughput(shapes[11], profiles[-1].timing) or math.nan
     pace = measurements.CoreSpeed(rate / now.worker_cores, rate / now.server_cores)
     alone, planned = fit.fit(profiles, job.facts), fit.fit(profiles, job.facts, pace)
     others = shapes[12:]
     exact = [
-        physics.profile(job, shape, physics.speed(job, shape), steps=100, at=0.0, noise=(1.0,) * 5) for shape in others
+        world_model.profile(job, shape, world_model.speed(job, shape), steps=100, at=0.0, noise=(1.0,) * 5)
+        for shape in others
     ]
     knowing = fit.fit(exact, job.facts)
     if not (isinstance(alone, FittedModel) and isinstance(planned, FittedModel) and isinstance(knowing, FittedModel)):
         return None
-    truth = np.array([physics.speed(job, shape).steps_s * job.facts.batch for shape in others])
+    truth = np.array([world_model.speed(job, shape).steps_s * job.facts.batch for shape in others])
     predicted = (
         [alone.predict(shape) for shape in others],
         [min(planned.predict(shape), measurements.ceiling_of(pace, shape)) for shape in others],
@@ -268,7 +270,7 @@ def _random_shape(random: np.random.Generator) -> Shape:
 def measured(job: TrueJob, shape: Shape, random: np.random.Generator, at: float = 0.0) -> Profile:
     """Return a profile of 100 steps with the test bed's noise."""
     noise = tuple(np.exp(random.normal(0.0, WORLD.measured.noise, size=5)).tolist())
-    return physics.profile(job, shape, physics.speed(job, shape), steps=100, at=at, noise=noise)
+    return world_model.profile(job, shape, world_model.speed(job, shape), steps=100, at=at, noise=noise)
 
 
 SPEED_UP = {"widedeep": 0.73, "xdeepfm": 0.96}
@@ -293,12 +295,12 @@ def by_use(model: PaperModel) -> tuple[float, float, Shape]:
     """Return steps/s of the sample run, steps/s of the shape that DLRover's equations find from it, and that shape."""
     job, limits, config = job_of(model, 0), running_job.bounds(WORLD, elastic=True), PlanningConfig()
     sample = Shape(workers=1, servers=1, worker_cpu=config.node_cpu, server_cpu=config.node_cpu)
-    servers = stages.servers_first(sample, _need(physics.speed(job, sample), sample), limits, config)
-    size = stages.workers_then(servers, _need(physics.speed(job, servers), servers), limits, config)
-    return physics.speed(job, sample).steps_s, physics.speed(job, size).steps_s, size
+    servers = stages.servers_first(sample, _need(world_model.speed(job, sample), sample), limits, config)
+    size = stages.workers_then(servers, _need(world_model.speed(job, servers), servers), limits, config)
+    return world_model.speed(job, sample).steps_s, world_model.speed(job, size).steps_s, size
 
 
-def _need(speed: physics.Speed, shape: Shape) -> stages.MeasuredNeed:
+def _need(speed: world_model.Speed, shape: Shape) -> stages.MeasuredNeed:
     return stages.MeasuredNeed(
         worker_cpu=speed.worker_cores / shape.workers, server_cpu=speed.server_cores / shape.workers
     )
@@ -318,9 +320,12 @@ def sizes() -> list[Row]:
 
 
 def adjusted(seeds: Sequence[int]) -> list[Row]:
-    """Return the speeds at which our planner ends from a cold start; for Wide & Deep also with a hot server."""
+    """Return the speeds that our planner reaches in the end from a cold start; for Wide & Deep also with a hot
+    server."""
     wide, hot = MODELS["widedeep"], WORLD.faults.hot_load
-    before = [physics.speed(job_of(wide, seed), wide.tuned, physics.FaultCondition(hot=hot)).steps_s for seed in seeds]
+    before = [
+        world_model.speed(job_of(wide, seed), wide.tuned, world_model.FaultCondition(hot=hot)).steps_s for seed in seeds
+    ]
     rows = [row("001 Table 1", "widedeep: steps/s with a hot server, as tuned", OPTIMIZED["widedeep"], before)]
     for name, changes in (("widedeep", {"hot": hot}), ("widedeep", {}), ("xdeepfm", {})):
         jobs = [job_of(MODELS[name], seed, **changes) for seed in seeds]
@@ -342,7 +347,7 @@ def adjusted(seeds: Sequence[int]) -> list[Row]:
     return rows
 
 
-def _last_speed(job: physics.TrueJob, name: str, cores: float | None = None) -> float:
+def _last_speed(job: world_model.TrueJob, name: str, cores: float | None = None) -> float:
     return speed_at(tell(job, name, cores=cores), AT_THE_END_S)
 
 

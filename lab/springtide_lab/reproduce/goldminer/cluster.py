@@ -21,9 +21,9 @@ from springtide_lab.reproduce.goldminer.systems import Held, Host, SharingSystem
 
 DONE = 1e-9
 INTERVALS = 80
-"""Most intervals of a walk; real walks are shorter."""
+"""Largest number of intervals of a walk; real walks are shorter."""
 QUIET = 6
-"""Intervals without a change after which a walk is over."""
+"""Number of intervals without a change after which a walk is over."""
 FREE = 256.0
 """Cores that a tuned job may use in addition to its trainer's cores."""
 
@@ -95,7 +95,7 @@ def _seen(model: GpuModel, stand: Stand, at: float, share: float) -> FeedSeen:
     capable = min(model.capable, _takes(model, stand.trainer_cpu)) if fed else 1.0
     waits = max(0.0, 1.0 - could / capable) if fed else 0.0
     uses = stand.speed * (model.trainer - 0.5 if fed else model.ratio)
-    own = 0.0 if fed else 1.0 - stand.speed  # in one process: the share of time lost to preprocessing
+    own = 0.0 if fed else 1.0 - stand.speed  # with all work in one process: the share of time lost to preprocessing
     stage = StageSeen(
         consumers=1,
         workers=stand.data_workers,
@@ -439,9 +439,9 @@ class Figures:
     """Allocated share of all GPUs in the measured minutes."""
     cpus: float
     fragmentation: float
-    """Mean over machines and time of |share of free cores - share of free GPUs|, as defined in section 2."""
+    """Mean of |share of free cores - share of free GPUs| over machines and time, as defined in section 2."""
     local: float
-    """Share of the data workers' cores that are on a machine of one of their trainers."""
+    """Share of the data workers' cores that are on the same machine as one of their trainers."""
 
 
 def figures(story: ClusterStory, until: float) -> Figures:

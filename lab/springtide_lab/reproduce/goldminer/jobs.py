@@ -30,7 +30,7 @@ class GpuModel:
     intensive: bool
     """True if the job needs more than 12 cores per GPU: the class of section 5.6."""
     overhead: float = 0.0
-    """Share of its full speed that data workers cost (Table 2)."""
+    """Share of its full speed that the job loses by using data workers (Table 2)."""
     source: str
 
     @property
@@ -94,9 +94,10 @@ CHOICES: dict[str, Mapping[str, float]] = {
 }
 """Other ratios that the text allows, by name.
 
-three full: ResNet18's three data workers are fully used, and models in proportion to it change too. mean 22.5: the mean
-over jobs is 22.5, which follows from 35.5% of GPUs allocated by No DW (tuned) if all cores are (8 / 0.355, Fig. 14). in
-order: ratios descend in the order in which section 5.6 names models. highest: the highest ratios.
+three full: ResNet18's three data workers are fully used, and the other models' ratios change in proportion. mean
+22.5: the mean over jobs is 22.5, which follows from the 35.5% of GPUs that No DW (tuned) allocates if it allocates
+all cores (8 / 0.355, Fig. 14). in order: ratios descend in the order in which section 5.6 names models. highest: the
+highest ratios.
 """
 
 
@@ -108,8 +109,8 @@ def models(choice: str = "chosen") -> dict[str, GpuModel]:
 
 Floats = NDArray[np.float64]
 JOBS = 121
-"""Number of jobs. This order is not in the text; with it, No DW (tuned C/G) queues for the 338 min of Table 5 (median
-of 20 seeds).
+"""Number of jobs. The text does not give this number; with it, No DW (tuned C/G) queues for the 338 min of Table 5
+(median of 20 seeds).
 """
 SHORTEST = 10.0
 """Shortest duration of a job in minutes."""
@@ -156,13 +157,13 @@ class TracePreset:
     """Minutes during which jobs are submitted (§5.6)."""
     jobs: int = JOBS
     mean_min: float = 202.0
-    """Mean duration of a job at its ideal speed: 540 - 338 min of No DW (tuned C/G), which runs at that speed."""
+    """Mean duration of a job at its ideal speed: 540 - 338 min of No DW (tuned C/G), whose jobs run at that speed."""
     longest: str = "1 day"
     """Maximum duration of the trace's jobs that are used; a key of LONGEST."""
     ratios: str = "chosen"
     """Choice of the models' ratios; a key of CHOICES."""
     keep: float = 0.0
-    """Least cores that a trainer keeps after tuning. With 8 cores per GPU, data workers would get none."""
+    """Fewest cores that a trainer keeps after tuning. With 8 cores per GPU, data workers would get none."""
     round_min: float = 0.5
     """Minutes between two rounds of allocation: 30 s (§3.4)."""
     quiet_min: float = 10.0
@@ -208,7 +209,7 @@ def draw(preset: TracePreset, seed: int) -> list[Job]:
 
 
 def _places(count: int, random: np.random.Generator) -> Floats:
-    """Return stratified random numbers from 0 to 1 in random order, so that every trace has its share of rare jobs."""
+    """Return stratified random numbers from 0 to 1 in random order; every trace thus has its share of rare jobs."""
     return (random.permutation(count) + random.uniform(0, 1, count)) / count
 
 

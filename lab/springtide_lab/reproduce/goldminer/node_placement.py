@@ -1,7 +1,7 @@
 """Place data workers on machines: next to their trainers if possible, otherwise where the network is quiet.
 
 In: the cores granted to each job (`allocation.allot`), free cores of machines, and the current seats. Out: the next
-seats: cores of one job on one machine.
+seats (a seat is some cores of one job on one machine).
 """
 
 import math
@@ -44,7 +44,7 @@ class Seat:
 def place(wants: Sequence[PlacementRequest], machines: Sequence[Machine], now: Sequence[Seat] = ()) -> tuple[Seat, ...]:
     """Place all requests. The order is: keep seats next to trainers, keep remote seats, grow locally, grow remotely.
 
-    Finally, remote seats move to a trainer's machine, or to a quieter machine, where room has become free.
+    Finally, remote seats move to a trainer's machine or a quieter machine that has got room.
     """
     table = _Table(wants, machines)
     for local in (True, False):
@@ -146,7 +146,7 @@ def _go_where_it_is_quieter(table: _Table, wants: Sequence[PlacementRequest]) ->
 
 
 def _away(table: _Table, wants: Sequence[PlacementRequest]) -> list[tuple[PlacementRequest, str]]:
-    """Return the remote seats, in job order, those on the noisiest machine first."""
+    """Return the remote seats in job order; in each job, those on the noisiest machine come first."""
     away: dict[str, list[str]] = {}
     for job, machine in table.cpu:
         if table.guest(job, machine):

@@ -1,7 +1,7 @@
 """Reproduce GoldMiner (002): all rows.
 
-In: seeds, a number of jobs, optionally a trace. The code that allocates cores and tunes jobs is that of real jobs:
-`springtide.planning.dataworkers`. Next: `rows`.
+In: seeds, a number of jobs, optionally a trace. The code that allocates cores and tunes jobs is also used by real
+jobs: `springtide.planning.dataworkers`. Next: `rows`.
 """
 
 import pathlib

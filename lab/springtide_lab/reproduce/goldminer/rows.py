@@ -1,7 +1,7 @@
 """Compute the rows of Table 5 and Fig. 14, their bounds and their sensitivity, and rows of single jobs.
 
-In: seeds and a `TracePreset`. Out: `Row`s. The number, duration and ratios of jobs are calibrated with the two lines of
-Table 5 without data workers. All other lines are results.
+In: seeds and a `TracePreset`. Out: `Row`s. The number, duration and ratios of jobs are calibrated with the two lines
+of Table 5 without data workers. All other lines are predictions.
 """
 
 import functools
@@ -181,7 +181,8 @@ def least_jct(jobs: Sequence[Job], preset: TracePreset) -> float:
     starts = SLOT_MIN * np.arange(slots)
     at, minutes, trainers = (np.array([getattr(job, name) for job in jobs]) for name in ("at", "minutes", "gpus"))
     wants = np.array([job.gpus * job.model.ratio for job in jobs])
-    # variables: x[job, slot], the share of the slot in which the job runs at its ideal speed; then each job's JCT
+    # variables: x[job, slot], the share of the slot in which the job runs at its ideal speed; then each job's
+    # completion time
     open_for = np.clip((starts[None, :] + SLOT_MIN - at[:, None]) / SLOT_MIN, 0.0, 1.0)
     each_slot = sparse.eye_array(slots)
     shared = sparse.vstack([sparse.kron(amounts[None, :], each_slot) for amounts in (wants, trainers)])

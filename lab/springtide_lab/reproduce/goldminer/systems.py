@@ -97,7 +97,7 @@ TUNED, HARDWARE, FIXED, FAIR, MAXTP, SRTF = SYSTEMS
 
 
 def own(metric: str) -> SharingSystem:
-    """Return an elastic system with a metric of the user, which the paper does not have."""
+    """Return an elastic system with a metric of the user instead of one of the paper's metrics."""
     return SharingSystem(name=metric, key="own", metric=metric, jct=0.0, gain=0.0, queueing=0.0)
 
 

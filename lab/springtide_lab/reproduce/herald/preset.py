@@ -1,4 +1,4 @@
-"""Define the paper's defaults, and the streams that stand for its data sets.
+"""Define the paper's defaults, and the streams that replace its data sets.
 
 In: seeds, optionally a file of ids. Out: `Workload`s. Defaults of 004 §6.1: 8 workers, 1 server, LRU caches of 10% of
 the rows, batches of 128 per worker in simulation and 256 on the test bed, dim 512, 10 warm-up iterations. Next:
@@ -43,7 +43,7 @@ QUICK = HeraldSize(iterations=6, epoch=20_000, workers=(8, 16))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A stream by name, generated when needed; the same seed gives the same stream."""
+    """A stream by name, which is generated when needed; the same seed gives the same stream."""
 
     name: str
     path: str | None = None
@@ -90,9 +90,9 @@ class Costs:
     """Measured costs of a step, from published results of `bench cache`."""
 
     necessary_s: float
-    """CPU seconds of a worker per step, which is its time on a core of its own."""
+    """CPU seconds of a worker per step: the time of the step if the worker has a core of its own."""
     goodput: float
-    """Share of a link's nominal speed that rows reached when the network was the bottleneck."""
+    """Share of a link's nominal speed that transfers of rows reached when the network was the bottleneck."""
     source: str
 
     @property
@@ -117,7 +117,7 @@ def costs(path: pathlib.Path = PUBLISHED) -> Costs | None:
 def communication_s(
     sent: SentRows, cost: Costs, *, workers: int, servers: int = SERVERS, reduced: float = 0.0
 ) -> float:
-    """Return the seconds to transmit the rows of an iteration.
+    """Return the seconds that it takes to transmit the rows of an iteration.
 
     `reduced` is the number of rows that all workers sum by a ring all-reduce. Rows sent directly between workers load
     only the workers' links.

@@ -1,6 +1,6 @@
 """Reproduce Herald (004): all rows.
 
-In: seeds, optionally a file of ids; otherwise streams are generated. The scheduler is that of real jobs. Next:
+In: seeds, optionally a file of ids; otherwise streams are generated. The scheduler is also used by real jobs. Next:
 `rows_counted` and `rows_timed`.
 """
 
@@ -46,7 +46,7 @@ def rows_of(seeds: Sequence[int], size: HeraldSize, ids: str | None = None) -> l
 
 
 def _order(figure: str) -> tuple[int, int]:
-    """Return a sort key: figures by number, the table after Fig. 11, to which it belongs."""
+    """Return a sort key: figures by number, and the table after Fig. 11."""
     word, _, number = figure.removeprefix("004 ").partition(" ")
     if word == "Fig.":
         return int(number), 0

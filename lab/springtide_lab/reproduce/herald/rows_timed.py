@@ -18,8 +18,8 @@ from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, missing, 
 
 NOT_MEASURED = "needs results of `springtide bench cache --json`; no result is published here"
 SHARES = (0.0025, 0.01, 0.04, 0.1)
-"""Cache sizes as shares of all rows. The paper has 4 to 10%. Here caches need less than 4%, as they hold only rows that
-their worker alone trained last; so size matters below 4%."""
+"""Cache sizes as shares of all rows. The paper has 4 to 10%. Here caches need less than 4%, because a cache holds only
+rows that its worker alone trained last; size therefore matters only below 4%."""
 SERVERS = (1, 2, 4)
 STATIC_SHARE = 0.01
 FIGURES: tuple[tuple[str, str, str], ...] = (
@@ -33,14 +33,14 @@ FIGURES: tuple[tuple[str, str, str], ...] = (
 )
 SCALING = {PLAIN: ("HET in bsp", "0.42-0.60"), HERALD: ("LAIA and plan", "0.52-0.90"), OURS: ("ours", "0.52-0.90")}
 SCHEDULED = "zipf-1.05"
-"""Stream whose schedules are timed: it has as many tables as Criteo AD, and takes longest."""
+"""Stream whose schedules are timed; it has as many tables as Criteo AD, and its schedules take longest."""
 STAGES: dict[str, tuple[tuple[str, ...], float | str]] = {
     "scoring": (("look_up", "score"), 0.42),
     "allocation": (("allocate",), 0.08),
     "snapshot": (("snapshot",), NOT_IN_TEXT),
     "plan": (("plan",), NOT_IN_TEXT),
 }
-"""Stages of the scheduler: names of our stages, and the paper's share of the time."""
+"""Stages of the scheduler: our names of the stages, and the paper's share of the time."""
 PUBLISHED = (
     ("cache", "vs_het_1gbit", "004 Fig. 14", "measured, 4 workers, 1 Gbit/s: ours over HET", "1.09-2.11"),
     ("cache", "vs_static_1gbit", "004 Fig. 17", "measured, 4 workers, 1 Gbit/s: ours over static", "1.67-51.59"),
@@ -62,7 +62,7 @@ def faster(load: Workload, way: str, size: HeraldSize, seed: int, cost: Costs, *
 
 
 def static(load: Workload, size: HeraldSize, seed: int, cost: Costs) -> float:
-    """Return the seconds of an iteration with static caching: the same hottest rows are all-reduced by all workers.
+    """Return the seconds of an iteration with static caching, where all workers all-reduce the same hottest rows.
 
     All other rows are pulled and pushed.
     """

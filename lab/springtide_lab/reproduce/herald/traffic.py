@@ -30,7 +30,7 @@ def occurrences(ids: Ids, rows: Sequence[int]) -> list[NDArray[np.int64]]:
 
 
 def hottest(seen: Sequence[NDArray[np.int64]], share: float) -> list[NDArray[np.bool_]]:
-    """Return a mask per table of the most frequent rows, which a cache of this share of all rows holds."""
+    """Return a mask per table of its most frequent rows, which a cache with this share of all rows holds."""
     every = np.concatenate(seen)
     held = max(int(share * len(every)), 1)
     mask = np.zeros(len(every), dtype=bool)

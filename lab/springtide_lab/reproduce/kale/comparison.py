@@ -18,13 +18,13 @@ from springtide_lab.reproduce.kale.world import CAPACITY, MOST, Array, TrafficDa
 
 SLO_S = 1200.0
 PROMISED = 0.026
-"""Most violation as a share of time: the paper's violation rate."""
+"""Largest accepted violation as a share of time: the paper's violation rate."""
 AT_ONCE = 150
-"""Settings that are simulated together; with five days they take 300 MB."""
+"""Number of settings that are simulated together; with five days they take 300 MB."""
 PAUSE_S = 600.0
 """Seconds of a pause. Section 1: container 30 s, image 30 s, model 6 min, streams 2 min; "roughly 10 minutes"."""
 START_S = 60.0
-"""Seconds to start container and image, during which other workers continue when scaling live."""
+"""Seconds to start container and image; with live scaling, the other workers continue during this time."""
 A, B = ChangeEffect(PAUSE_S, START_S), ChangeEffect(0.0, START_S)
 RULES = OnlineRules(most=MOST, slo_lag_s=SLO_S, pause_s=PAUSE_S, start_s=START_S)
 LIVE = OnlineRules(most=MOST, slo_lag_s=SLO_S, pause_s=0.0, start_s=START_S)
@@ -41,7 +41,7 @@ class TunedScheme:
     settings: Any
     tried: int
     figures: Array
-    """Means over days, [settings, 4]: violation, lag in min, downtime in min, worker-hours."""
+    """Means over days, of shape [settings, 4]: violation, lag in min, downtime in min, worker-hours."""
 
 
 def run(
@@ -56,7 +56,7 @@ def run(
 
 
 def figures(done: world.OnlineRun, lanes: Sequence[int], after: int) -> Array:
-    """Return the four figures of each lane, [lanes, 4], as in `TunedScheme`."""
+    """Return the four figures of each lane, of shape [lanes, 4], as in `TunedScheme`."""
     kept = [done.kept(lane, after=after, slo_s=SLO_S) for lane in lanes]
     return np.asarray([(one.violation, one.lag_min, one.down_min, one.worker_hours) for one in kept])
 
@@ -70,13 +70,14 @@ def tune(
 
 
 def _means(done: world.OnlineRun, days: Sequence[TrafficDay], settings: int) -> Array:
-    """Return the means over days, [settings, 4]."""
+    """Return the means over days, of shape [settings, 4]."""
     by_lane = figures(done, range(len(days) * settings), days[0].warm)
     return np.asarray(by_lane.reshape(len(days), settings, 4).mean(axis=0))
 
 
 def best(found: Array) -> int:
-    """Return the index of the cheapest setting that violates at most PROMISED, or else of the least violation."""
+    """Return the index of the cheapest setting that violates at most PROMISED, or else of the setting that violates
+    least."""
     violation, hours = found[:, 0], found[:, 3]
     keeps = violation <= max(PROMISED, float(violation.min()))
     return int(np.flatnonzero(keeps)[hours[keeps].argmin()])
@@ -89,7 +90,7 @@ class Compared:
     name: str
     days: int
     figures: dict[tuple[str, str], Array] = field(default_factory=dict)
-    """Figures by table and scheme, [days, 4]: violation, lag in min, downtime in min, worker-hours."""
+    """Figures by table and scheme, of shape [days, 4]: violation, lag in min, downtime in min, worker-hours."""
     auc: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     tuned: dict[tuple[str, str], TunedScheme] = field(default_factory=dict)
     on_tuning_days: dict[str, Array] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Reproduce Kale (003): all rows.
 
-In: seeds (days of each kind of traffic), optionally traces. Kinds of traffic are simulated in parallel processes. Our
-planner is that of real jobs, `springtide.planning.online`. Next: `comparison`, `rows`, `throughput`.
+In: seeds (days of each kind of traffic), optionally traces. Kinds of traffic are simulated in parallel processes.
+Real jobs use the same planner, `springtide.planning.online`. Next: `comparison`, `rows`, `throughput`.
 """
 
 import pathlib

@@ -12,7 +12,7 @@ import numpy as np
 
 from springtide.domain.spec.online_job import OnlineRules, OnlineView, TrafficOutlook
 from springtide.planning.online import decision, seasonal
-from springtide.planning.online.capacity_model import CapacitySample as Measured
+from springtide.planning.online.capacity_model import CapacitySample
 from springtide.planning.online.traffic import PastTraffic, RateForecast
 from springtide_lab.reproduce import autoscalers
 from springtide_lab.reproduce.kale.world import (
@@ -139,7 +139,7 @@ def by_autopilot(_outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.A
 
 
 def by_madu(outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.MaduSettings]) -> Scheme:
-    per_worker = autoscalers.madu_slope([Measured(workers, A10(workers)) for workers in FEW])
+    per_worker = autoscalers.madu_slope([CapacitySample(workers, A10(workers)) for workers in FEW])
     every = [round(setting.period_s / TICK_S) for setting in settings]
     wanted = np.zeros(len(settings), dtype=np.int64)
 

@@ -1,7 +1,7 @@
 """Compare models of throughput on synthetic data for Kale's Table 1 and Fig. 7: errors on unseen numbers of workers.
 
-There are two kinds of data: the paper's fitted curves with noise, and curves outside all models (the number of servers
-is rounded up, the slowest worker counts). Real runs: `springtide bench capacity`.
+There are two kinds of data: the paper's fitted curves with noise, and curves that no model can fit (the number of
+servers is rounded up, and the slowest worker counts). Real runs: `springtide bench capacity`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from springtide_lab.reproduce.report import Row, row
 
 M = 16_384
 NOISE = 0.02  # standard deviation of one measurement, as a share
-SLOWNESS = 0.05  # standard deviation of one worker's step, where the slowest counts
+SLOWNESS = 0.05  # standard deviation of one worker's step; the slowest worker's step counts
 FITTED = (1, 2, 4, 6, 8, 12, 16, 24, 32)  # measured numbers of workers; all others up to 32 are predicted
 MOST = 32
 TABLE_1: Mapping[str, CapacityCurve] = {
@@ -45,7 +45,7 @@ class CapacityErrors(NamedTuple):
     """Errors of predicted throughput."""
 
     mape: float
-    """Mean of absolute errors, each as a share of the measured value."""
+    """Mean of the absolute errors, each as a share of the measured value."""
     mae: float
     """Mean absolute error in samples per second."""
     rmse: float

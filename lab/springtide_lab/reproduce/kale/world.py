@@ -31,7 +31,7 @@ class Seen(NamedTuple):
     tick: int
     workers: Counts
     backlog: Array
-    """Samples that wait."""
+    """Number of samples that wait."""
     arrivals: Array
     """Samples per second in the last step."""
     utilization: Array
@@ -54,13 +54,13 @@ class OnlineRun:
     """Results of a run for all lanes."""
 
     arrived: Array
-    """Arrived samples since the start, [lanes, steps + 1]."""
+    """Arrived samples since the start, of shape [lanes, steps + 1]."""
     trained: Array
-    """Trained samples since the start, [steps + 1, lanes]."""
+    """Trained samples since the start, of shape [steps + 1, lanes]."""
     workers: Counts
-    """Number of workers, [steps, lanes]."""
+    """Number of workers, of shape [steps, lanes]."""
     down: Array
-    """Share of each step without training because of a change, [steps, lanes]."""
+    """Share of each step that a change took from training, of shape [steps, lanes]."""
 
     def lag_s(self, lane: int) -> Array:
         """Return how long the oldest untrained sample has waited at the end of each step, in seconds."""
@@ -99,7 +99,8 @@ def measure(
 
 
 def run(traffic: Array, scheme: Scheme, *, workers: Counts, capacity: Array, doing: ChangeEffect) -> OnlineRun:
-    """Simulate all lanes. `traffic` is samples per second, [lanes, steps]; `capacity[w]` that of w workers."""
+    """Simulate all lanes. `traffic` is samples per second, of shape [lanes, steps]; `capacity[w]` is the rate that w
+    workers can train."""
     lanes, steps = traffic.shape
     arrived = np.concatenate([np.zeros((lanes, 1)), np.cumsum(traffic * TICK_S, axis=1)], axis=1)
     by_step = np.ascontiguousarray(arrived.T)
@@ -139,11 +140,11 @@ STEP_S = 600.0
 DAY = 144
 WEEKS = 28 * DAY
 WARM = 12
-"""Steps of STEP_S before midnight that are run but not measured."""
+"""Number of steps of STEP_S before midnight that are simulated but not measured."""
 FIRST_DAY = 14
-"""Days of a trace before the first day that is used."""
+"""Number of days of a trace before the first day that is used."""
 PEAK, MOST = 28, 32
-"""Workers that the peak needs (672 GPU hours are 28 workers for a day), and most workers (section 4.1)."""
+"""Number of workers that the peak needs (672 GPU hours are 28 workers for a day), and the maximum (section 4.1)."""
 A10 = CapacityCurve(kind="async", coefficients=(0.000566, 0.000224, 1.41e-21))
 """Capacity of asynchronous training on A10 (Table 1), with coefficients in the order of Eqn 9."""
 CAPACITY = np.array([0.0, *(A10(workers) for workers in range(1, MOST + 1))])
@@ -178,7 +179,8 @@ class TrafficDay:
 def paper(seed: int) -> TrafficDay:
     """Generate a day in the shape of the text: 34k/s in the early morning, 260k/s in the evening, more at weekends.
 
-    The level differs by 3% between days, and traffic varies by another 3% within hours; the text does not say how much.
+    The level differs by 3% between days, and traffic varies by another 3% within hours; the text gives neither
+    figure.
     """
     chance = np.random.default_rng((3, seed))
     days = WEEKS // DAY + 2

@@ -21,7 +21,7 @@ from springtide.platforms.k8s.api.client import Client, with_client
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, PODS, SCALE_PLANS, Object
 from springtide.platforms.k8s.job import job_status
 from springtide.platforms.k8s.objects import job_objects
-from springtide.platforms.k8s.objects import names as called
+from springtide.platforms.k8s.objects import names as object_names
 from springtide.platforms.k8s.objects.job_objects import JobObject
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.types import JobStatus, Reply, Request
@@ -83,8 +83,8 @@ class KubernetesJobHandle:
         space = self._job().namespace
         return {
             "job": f"kubectl -n {space} get elasticjob {self.name} -o yaml",
-            "logs": f"kubectl -n {space} logs -f {called.master(self.name)}",
-            "pods": f"kubectl -n {space} get pods -l {called.JOB}={self.name}",
+            "logs": f"kubectl -n {space} logs -f {object_names.master(self.name)}",
+            "pods": f"kubectl -n {space} get pods -l {object_names.JOB}={self.name}",
         }
 
     def running(self) -> bool:
@@ -115,7 +115,7 @@ class KubernetesJobHandle:
             try:
                 return [
                     event
-                    async for line in client.logs(called.master(self.name), container="master")
+                    async for line in client.logs(object_names.master(self.name), container="master")
                     if (event := event_of(line))
                 ]
             except (errors.NotFound, errors.ClusterRefused):  # no pod exists yet, or its container has not started
@@ -124,7 +124,7 @@ class KubernetesJobHandle:
         return with_client(self._where, read_events)
 
     def roles(self) -> Sequence[str]:
-        labels = f"{called.JOB}={self.name}"
+        labels = f"{object_names.JOB}={self.name}"
         return list(newest_lives(with_client(self._where, lambda client: client.list(PODS, labels=labels)).items))
 
     def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
@@ -145,7 +145,10 @@ class KubernetesJobHandle:
         )
         body = SCALE_PLANS.body(name, client.namespace, spec=schema.plain_of(plan))
         owner = job_objects.owner(job_objects.read(await client.get(ELASTIC_JOBS, self.name)))
-        body["metadata"] |= {"labels": called.labels_of(self.name), "ownerReferences": [owner | {"controller": False}]}
+        body["metadata"] |= {
+            "labels": object_names.labels_of(self.name),
+            "ownerReferences": [owner | {"controller": False}],
+        }
         await client.create(SCALE_PLANS, body)
         deadline = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline:
@@ -172,7 +175,7 @@ def event_of(line: str) -> dict[str, Any] | None:
 def newest_lives(pods: Sequence[Object]) -> dict[str, Object]:
     found: dict[str, tuple[int, Object]] = {}
     for pod in pods:
-        life = called.life_of(pod)
+        life = object_names.life_of(pod)
         if life is not None and life.incarnation >= found.get(str(life.role), (-1, {}))[0]:
             found[str(life.role)] = (life.incarnation, pod)
     return {role: pod for role, (_, pod) in sorted(found.items())}
@@ -221,7 +224,7 @@ class PodLogReader:
     async def read(self, client: Client, give: Callable[[LogLine], object]) -> None:
         for role, pod in (await self._pods(client)).items():
             with contextlib.suppress(errors.NotFound, errors.ClusterRefused):  # no container has started
-                own = called.container_of(pod)
+                own = object_names.container_of(pod)
                 async for line in client.logs(pod["metadata"]["name"], container=own, lines=self.lines):
                     give(LogLine(role, line))
 
@@ -246,7 +249,7 @@ class PodLogReader:
             await asyncio.gather(*following.values(), return_exceptions=True)
 
     async def _pods(self, client: Client) -> dict[str, Object]:
-        found = newest_lives((await client.list(PODS, labels=f"{called.JOB}={self.job}")).items)
+        found = newest_lives((await client.list(PODS, labels=f"{object_names.JOB}={self.job}")).items)
         return {role: pod for role, pod in found.items() if not self.wanted or role in self.wanted}
 
 
@@ -254,7 +257,7 @@ async def tail(client: Client, role: str, pod: Object, give: Callable[[LogLine],
     """Follow one pod's log to its end. Wait for a pod that has not started."""
     while True:
         try:
-            name, own = pod["metadata"]["name"], called.container_of(pod)
+            name, own = pod["metadata"]["name"], object_names.container_of(pod)
             async for line in client.logs(name, container=own, lines=lines, follow=True):
                 give(LogLine(role, line))
             return

@@ -9,7 +9,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from springtide.domain.plan.scale_plan import PlanStatus, ScalePlan
-from springtide.domain.spec import schema as spelling
+from springtide.domain.spec import schema as spec_schema
 from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.kinds import Object
@@ -76,7 +76,7 @@ def schema_of(
 
 def _object(kind: type, rules: Rules, least: Mapping[str, int], without: tuple[str, ...]) -> Object:
     properties, required = {}, []
-    for field in spelling.fields_of(kind):
+    for field in spec_schema.fields_of(kind):
         if field.name in without:
             continue
         found = schema_of(field.kind, rules=rules, least=least)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from springtide import errors
-from springtide.brain.service import messages as counsel
+from springtide.brain.service import messages as brain_messages
 from springtide.brain.service.advisers import AdviserThread, FailoverAdviser, RemoteAdviser
 from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.domain.plan.view import PastJob
@@ -33,7 +33,7 @@ def ask_brain(answer, *, epoch=3, answer_s=5.0, **more):
 
 
 def reply_with(reply):
-    return lambda call: frames.pack(counsel.BrainReturn(call.id, reply))
+    return lambda call: frames.pack(brain_messages.BrainReturn(call.id, reply))
 
 
 def raw(body):
@@ -42,7 +42,7 @@ def raw(body):
 
 def test_valid_advice_arrives():
     advice = Advice(epoch=3, why="so", plan=ShapePlan(job="job", shape=views.shape(), reason="because"))
-    assert ask_brain(reply_with(counsel.Counsel(advice))) == advice
+    assert ask_brain(reply_with(brain_messages.Counsel(advice))) == advice
 
 
 SHAPE = {"workers": 1, "servers": 1, "worker_cpu": 1.0, "server_cpu": 1.0}
@@ -99,7 +99,7 @@ def test_answer_to_another_question_raises_our_error():
 
 def test_answer_with_another_number_is_ignored():
     with pytest.raises(errors.BrainUnreachable, match="no answer within"):
-        ask_brain(lambda call: frames.pack(counsel.BrainReturn(call.id + 1, messages.Ok())), answer_s=-1.8)
+        ask_brain(lambda call: frames.pack(brain_messages.BrainReturn(call.id + 1, messages.Ok())), answer_s=-1.8)
 
 
 def test_silent_brain_times_out():

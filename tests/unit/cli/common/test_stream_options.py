@@ -14,7 +14,7 @@ from springtide import errors
 from springtide.cli import app
 from springtide.cli.common import render
 from springtide.cli.common.render import line_of, picture
-from springtide.cli.show import dashboard as serving
+from springtide.cli.show import dashboard
 from springtide.cli.show.dashboard import DashboardData
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import (
@@ -113,7 +113,7 @@ def page(folder):  # noqa: F811
     series.add(OnlinePoint(at=100.0, **common), OnlinePoint(at=115.0, **common))
     files.forecast.write_text('{"at": 100, "step_s": 600, "mean": [1], "high": [2]}')
     (run,) = logs.find_runs(folder)
-    server = serving.serve(DashboardData(run), host="127.0.0.1", port=0)
+    server = dashboard.serve(DashboardData(run), host="127.0.0.1", port=0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -204,12 +204,12 @@ def test_foreign_host_name_for_this_machine_is_refused(page, hosts):
     ],
 )
 def test_public_page_is_served_under_its_name_and_addresses(asked, host, ours):
-    assert serving.is_ours(asked, host, serving.names_of(host)) is ours
+    assert dashboard.is_ours(asked, host, dashboard.names_of(host)) is ours
 
 
 def test_port_in_use_is_reported(page):
     with pytest.raises(errors.BadInput, match=r"cannot listen on 127\.0\.0\.1"):
-        serving.serve(lambda since: b"", host="127.0.0.1", port=int(page.rpartition(":")[2]))
+        dashboard.serve(lambda since: b"", host="127.0.0.1", port=int(page.rpartition(":")[2]))
 
 
 @pytest.mark.parametrize(("length", "said"), [(0.31, "0.3 s"), (45.0, "45 s"), (210.0, "3.5 min"), (7560.0, "2.1 h")])
@@ -220,4 +220,4 @@ def test_durations_are_short(length, said):
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.77"])
 def test_invalid_host_is_not_blamed_on_the_port(host):
     with pytest.raises(errors.BadInput, match=f"--host {host}: not an address of this machine"):
-        serving.serve(lambda since: b"", host=host, port=0)
+        dashboard.serve(lambda since: b"", host=host, port=0)

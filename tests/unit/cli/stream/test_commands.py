@@ -9,7 +9,7 @@ import pytest
 
 from springtide.cli import app
 from springtide.cli.stream import streams
-from springtide.data.stream import producer as production
+from springtide.data.stream import producer
 
 
 def run_command(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
@@ -88,18 +88,18 @@ def test_stream_usage_errors_are_one_line(tmp_path: Path, capsys: pytest.Capture
 def test_ctrl_c_ends_producing_with_exact_totals(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = production.CounterRecords.take
+    real = producer.CounterRecords.take
 
-    def take(self: production.CounterRecords, first: int, count: int):  # type: ignore[no-untyped-def]
+    def take(self: producer.CounterRecords, first: int, count: int):  # type: ignore[no-untyped-def]
         os.kill(os.getpid(), signal.SIGINT)
         return real(self, first, count)
 
-    monkeypatch.setattr(production.CounterRecords, "take", take)
+    monkeypatch.setattr(producer.CounterRecords, "take", take)
     out, _ = run_command(
         capsys, "produce", f"log://{tmp_path}/log", "--generator", "counter", "--seal", "--json", code=130
     )
     facts = json.loads(out.splitlines()[-1])
-    assert facts["interrupted"] and facts["records"] == production.MOST_AT_ONCE and "interrupted" in out
+    assert facts["interrupted"] and facts["records"] == producer.MOST_AT_ONCE and "interrupted" in out
     assert "sealed" not in out
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -140,5 +140,5 @@ def test_trace_is_replayed_faster(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_missed_pace_is_reported() -> None:
-    done = production.ProduceReport(records=10, bytes=100, partitions=[10], seconds=2.0, behind_s=3.0)
+    done = producer.ProduceReport(records=10, bytes=100, partitions=[10], seconds=2.0, behind_s=3.0)
     assert "3.0 s behind" in streams.describe("log:///x", done, sealed=False)

@@ -12,7 +12,7 @@ from springtide.dataworker.split.recorder import pytree
 from springtide.dataworker.split.recorder.bit_compare import same
 from springtide.dataworker.split.split import Split, Unsplit
 from springtide_lab.bench.dataworkers import text_clicks
-from tests.unit.dataworker import programs_to_split as programs
+from tests.unit.dataworker import programs_to_split
 from tests.unit.dataworker.programs_to_split import batch
 from tests.unit.dataworker.recorded import answered, sent, splitting
 
@@ -68,7 +68,7 @@ def trains_alike(model, divided, *, complete=True):
 @pytest.fixture(scope="module")
 def crosses():
     torch.manual_seed(5)
-    model = programs.Crosses().train()
+    model = programs_to_split.Crosses().train()
     before = visible_state(model)
     divided = splitting(model, CALLS)
     return model, divided, before, visible_state(model)
@@ -107,7 +107,9 @@ def test_adam_steps_end_with_the_same_parameters_and_buffers(crosses):
     assert trains_alike(*crosses[:2])
 
 
-@pytest.mark.parametrize("kind", [programs.Branches, programs.Counting, programs.Arrays, programs.OneHot])
+@pytest.mark.parametrize(
+    "kind", [programs_to_split.Branches, programs_to_split.Counting, programs_to_split.Arrays, programs_to_split.OneHot]
+)
 def test_start_of_forward_moves_for_any_middle(kind):
     torch.manual_seed(5)
     model = kind().train()
@@ -118,7 +120,7 @@ def test_start_of_forward_moves_for_any_middle(kind):
 
 
 def test_number_that_forward_branches_on_is_sent():
-    model = programs.Branches().train()
+    model = programs_to_split.Branches().train()
     divided = splitting(model, CALLS)
     assert "item" in moved_operations(divided) and isinstance(sent(divided, batch(9))[-1], int)
     assert [group.text for group in divided.explanation.stayed if group.why.startswith("its arguments")] == [
@@ -149,7 +151,7 @@ def test_cpu_stage_of_a_gpu_trainer_runs_without_a_gpu(monkeypatch):
     with monkeypatch.context() as trainer:
         trainer.setattr(torch.cuda, "is_initialized", lambda: True)
         trainer.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-        divided = splitting(programs.Crosses().train(), [batch(64), batch(64, 1)])
+        divided = splitting(programs_to_split.Crosses().train(), [batch(64), batch(64, 1)])
         on_gpu = dataclasses.replace(divided.stages[0].run, machine=this_machine(gpu=True), on_gpu=True)
     this_machine.cache_clear()
     leaves = pytree.flatten(batch(8))[0]
@@ -160,7 +162,7 @@ def test_cpu_stage_of_a_gpu_trainer_runs_without_a_gpu(monkeypatch):
 
 
 def test_result_cheaper_to_compute_than_to_send_stays():
-    divided = splitting(programs.OneHot().train(), [batch(512, 1), batch(512, 2)])
+    divided = splitting(programs_to_split.OneHot().train(), [batch(512, 1), batch(512, 2)])
     assert isinstance(divided, Split)
     assert divided.explanation.cut_bytes < 3 * divided.explanation.raw_bytes < 512 * 1000 * 4
     reasons = {group.why for group in divided.explanation.stayed if "one_hot" in group.operations}
@@ -168,7 +170,7 @@ def test_result_cheaper_to_compute_than_to_send_stays():
     assert "minimum cut" in divided.explanation.why
 
 
-class Uniques(programs.Base):
+class Uniques(programs_to_split.Base):
     def forward(self, ids, dense, *, label):
         unique, inverse = torch.unique(ids % 1000, return_inverse=True)
         return self.score(self.table((unique * 31 % 1000)[inverse]), dense, label)
@@ -189,7 +191,7 @@ def test_moved_calls_are_grouped_into_device_stages_equally_on_all_workers(monke
     assert again.digest == divided.digest != all_on_the_cpu.digest
 
 
-class Summing(programs.Base):
+class Summing(programs_to_split.Base):
     def forward(self, ids, dense, *, label):
         rows = self.table(ids * 3 % 1000)
         return self.score(rows, torch.exp(dense) / torch.exp(dense).sum(), label)
@@ -202,7 +204,7 @@ def test_moved_sums_use_the_trainers_thread_count():
     assert splitting(Uniques().train(), [batch(64, 1), batch(64, 2)]).threads == 0
 
 
-class Product(programs.Base):
+class Product(programs_to_split.Base):
     def forward(self, ids, dense, *, label):
         return self.score(self.table(ids * 3 % 1000), dense @ torch.ones(3, 3), label)
 
@@ -213,7 +215,7 @@ def test_matrix_products_stay_because_they_depend_on_the_machine():
     assert "matrix product" in why and "remainder" in moved_operations(divided)
 
 
-class Drawing(programs.Base):
+class Drawing(programs_to_split.Base):
     def forward(self, ids, dense, *, label):
         noisy = (dense + torch.rand_like(dense)) * 2
         return self.score(self.table(ids * 3 % 1000), noisy, label)
@@ -227,7 +229,7 @@ def test_random_draws_and_their_results_stay():
     assert trains_alike(model, divided)
 
 
-class Large(programs.Base):
+class Large(programs_to_split.Base):
     def __init__(self):
         super().__init__()
         self.register_buffer("rows", torch.arange(1 << 18))
@@ -242,7 +244,7 @@ def test_large_constant_keeps_its_readers_with_the_trainer():
     assert "buffer rows, which is too large" in why
 
 
-class Writing(programs.Base):
+class Writing(programs_to_split.Base):
     def forward(self, ids, dense, *, label):
         _, before = torch.unique(ids * 3 % 1000, return_inverse=True)
         ids.add_(1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from springtide import errors
 from springtide.domain.core.shape import Shape
-from springtide.domain.plan import capacity as room
+from springtide.domain.plan import capacity as capacities
 from springtide.domain.plan.capacity import PlatformCapacity, bounds, first_shape
 from springtide.domain.spec.elastic_job import Quota, RoleWish, gpu_of
 from springtide.domain.spec.planning_config import PlanRules
@@ -39,13 +39,15 @@ def test_no_more_workers_are_planned_than_gpus_can_take(gpus, quota, each, count
     workers, limit, capacity = RoleWish(count=count, gpu=each), Quota(gpu=quota), machine(64, gpus=gpus)
     share = gpu_of(workers, limit)
     try:
-        room.check(capacity, workers, RoleWish(), limit)
+        capacities.check(capacity, workers, RoleWish(), limit)
     except errors.BadInput as error:
         assert share and re.search("no GPU that|give that or less|ask for fewer", str(error))
         return
     most = bounds(capacity, workers, RoleWish(), limit).most.workers
     limits = bounds(capacity, workers, RoleWish(), limit)
-    assert limits.least.worker_gpu == limits.most.worker_gpu == room.first_shape(limits).worker_gpu == (share or 0)
+    assert (
+        limits.least.worker_gpu == limits.most.worker_gpu == capacities.first_shape(limits).worker_gpu == (share or 0)
+    )
     assert limits.most.gpus <= limits.quota.gpu <= (gpus if quota is None else quota)
     assert count is None or most == count
     assert not share or most * share <= min(gpus, gpus if quota is None else quota) * (1 + 1e-6)
@@ -63,13 +65,13 @@ def test_no_more_workers_are_planned_than_gpus_can_take(gpus, quota, each, count
 )
 def test_missing_gpus_are_refused(workers, quota, gpus, said):
     with pytest.raises(errors.BadInput, match=said):
-        room.check(machine(4, gpus=gpus), RoleWish(**workers), RoleWish(), Quota(gpu=quota))
+        capacities.check(machine(4, gpus=gpus), RoleWish(**workers), RoleWish(), Quota(gpu=quota))
 
 
 def test_platform_without_gpu_shares_refuses_them():
     with pytest.raises(errors.BadInput, match="whole GPUs only; give 1"):
-        room.check(cluster(2, 4.0, shares_gpus=False), RoleWish(gpu=0.5), RoleWish(), Quota())
-    room.check(cluster(2, 4.0, shares_gpus=False), RoleWish(gpu=1.0, count=99), RoleWish(), Quota())
+        capacities.check(cluster(2, 4.0, shares_gpus=False), RoleWish(gpu=0.5), RoleWish(), Quota())
+    capacities.check(cluster(2, 4.0, shares_gpus=False), RoleWish(gpu=1.0, count=99), RoleWish(), Quota())
 
 
 @given(
@@ -129,7 +131,7 @@ def test_quota_may_exceed_the_present_nodes():
     limits = bounds(cluster(2, 4.0), RoleWish(), RoleWish(), Quota(cpu=100.0))
     assert limits.quota.cpu == 100.0 and limits.most.workers > 8
     none_yet = bounds(PlatformCapacity(cpu=0, memory=0), RoleWish(), RoleWish(), Quota())
-    assert none_yet.quota.cpu == room.UNKNOWN_CPU and none_yet.most.server_cpu <= room.UNKNOWN_NODE
+    assert none_yet.quota.cpu == capacities.UNKNOWN_CPU and none_yet.most.server_cpu <= capacities.UNKNOWN_NODE
     assert first_shape(none_yet, small=True) == Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
     PlanRules(bounds=none_yet)
 
@@ -162,12 +164,12 @@ def test_without_limits_only_counts_are_open():
 )
 def test_role_too_large_for_any_node_and_invalid_quotas_are_refused(workers, quota, said):
     with pytest.raises(errors.BadInput, match=said):
-        room.check(cluster(3, 4.0), workers, RoleWish(), quota)
+        capacities.check(cluster(3, 4.0), workers, RoleWish(), quota)
 
 
 def test_quota_beyond_this_machine_is_refused():
     with pytest.raises(errors.BadInput, match="this machine has 2 cores"):
-        room.check(machine(2), RoleWish(), RoleWish(), Quota(cpu=3.0))
+        capacities.check(machine(2), RoleWish(), RoleWish(), Quota(cpu=3.0))
 
 
 def test_roles_beyond_the_quota_are_refused():
@@ -184,8 +186,8 @@ def test_first_cluster_server_is_small_and_no_role_takes_a_whole_node():
 
 def test_more_processes_than_memory_allows_are_refused():
     with pytest.raises(errors.BadInput, match=r"100000 workers and 1 servers: this machine has 8G .* 256 processes"):
-        room.check(machine(2), RoleWish(count=100_000), RoleWish(count=1), Quota())
+        capacities.check(machine(2), RoleWish(count=100_000), RoleWish(count=1), Quota())
     with pytest.raises(errors.BadInput, match="1 workers and 300 servers"):
-        room.check(machine(2), RoleWish(), RoleWish(min=300), Quota())
-    room.check(machine(2), RoleWish(count=200), RoleWish(count=50), Quota())
-    room.check(cluster(1, 2), RoleWish(count=100_000), RoleWish(), Quota())  # which may get more nodes
+        capacities.check(machine(2), RoleWish(), RoleWish(min=300), Quota())
+    capacities.check(machine(2), RoleWish(count=200), RoleWish(count=50), Quota())
+    capacities.check(cluster(1, 2), RoleWish(count=100_000), RoleWish(), Quota())  # which may get more nodes

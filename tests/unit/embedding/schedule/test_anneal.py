@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide.embedding.schedule import scheduler as allocate
-from springtide_lab.bench.cache import allocate as bench
+from springtide.embedding.schedule import scheduler as schedulers
+from springtide_lab.bench.cache import allocate as allocate_bench
 from springtide_lab.bench.cache import plan_traffic
 from tests.inspected_scheduler import InspectedScheduler
 
 
 def features(ids):
     """Features of a matrix of ids, samples by tables."""
-    return [allocate.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(ids.T)]
+    return [schedulers.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(ids.T)]
 
 
 def stream(seed, *, batches, samples, tables=3, rows=40):
@@ -26,7 +26,7 @@ def stream(seed, *, batches, samples, tables=3, rows=40):
 
 def scheduler(**changed):
     return InspectedScheduler(
-        allocate.ScheduleSettings(**{"workers": 4, "capacity_rows": 1000, "policy": "anneal", "seed": 5, **changed})
+        schedulers.ScheduleSettings(**{"workers": 4, "capacity_rows": 1000, "policy": "anneal", "seed": 5, **changed})
     )
 
 
@@ -44,7 +44,7 @@ def test_anneal_gives_every_worker_an_equal_share(workers, samples):
         assert shares.sum() == samples and shares.max() - shares.min() <= 1
 
 
-@pytest.mark.parametrize("p2p", allocate.P2P)
+@pytest.mark.parametrize("p2p", schedulers.P2P)
 @pytest.mark.parametrize("capacity", [0, 1000])
 def test_estimated_traffic_equals_that_of_the_plans(p2p, capacity):
     of = scheduler(p2p=p2p, capacity_rows=capacity)
@@ -72,13 +72,13 @@ def test_all_ranks_agree_and_another_seed_differs():
     assert ranks[0] == ranks[1] != ranks[2]
 
 
-@pytest.mark.parametrize("p2p", allocate.P2P)
+@pytest.mark.parametrize("p2p", schedulers.P2P)
 def test_anneal_is_near_optimal_for_a_tiny_batch(p2p):
     of = scheduler(p2p=p2p)
     for ids in stream(5, batches=30, samples=4, tables=6, rows=12):
         found = of.consider(features(ids), 4, "anneal").transmissions
         every = min(count_transmissions(of, ids, ranks) for ranks in itertools.permutations(range(4)))
-        assert bench.fewest_transmissions(of, features(ids)) == every <= found <= every + 1
+        assert allocate_bench.fewest_transmissions(of, features(ids)) == every <= found <= every + 1
         of.schedule(features(ids), 4)
 
 
@@ -124,10 +124,10 @@ def test_annealing_sends_less_than_herald_and_more_effort_never_more():
 
 def test_bags_and_shared_tables_are_allocated():
     of = scheduler(workers=3)
-    bags = allocate.FeatureIds(
+    bags = schedulers.FeatureIds(
         0, np.array([1, 1, 2, 3, 1, 2], dtype=np.int64), np.array([0, 3, 3, 4, 6], dtype=np.int64)
     )
-    other = allocate.FeatureIds(0, np.array([2, 9, 9, 1], dtype=np.int64))
+    other = schedulers.FeatureIds(0, np.array([2, 9, 9, 1], dtype=np.int64))
     reckoned = of.consider([bags, other], 4, "anneal")
     assert plan_traffic.traffic(of.schedule([bags, other], 4).plans).transmissions == reckoned.transmissions
 

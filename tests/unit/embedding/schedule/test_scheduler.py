@@ -7,7 +7,7 @@ from springtide import _native, errors
 from springtide.data import shards
 from springtide.domain.model.tables import TableSpec
 from springtide.embedding.lookup.table_client import TableClient, native_spec
-from springtide.embedding.schedule import scheduler as allocate
+from springtide.embedding.schedule import scheduler as schedulers
 from springtide.embedding.schedule.scheduler import KEY, SAID, RowSize
 from springtide.worker.cache import coordinator
 from springtide_lab.bench.cache import plan_traffic
@@ -15,7 +15,7 @@ from tests.inspected_scheduler import InspectedScheduler
 
 
 def batch(*ids, table=0):
-    return [allocate.FeatureIds(table, np.array(ids, dtype=np.int64))], len(ids)
+    return [schedulers.FeatureIds(table, np.array(ids, dtype=np.int64))], len(ids)
 
 
 def keys(listed):
@@ -24,7 +24,7 @@ def keys(listed):
 
 def scheduler(**changed):
     return InspectedScheduler(
-        allocate.ScheduleSettings(**{"workers": 2, "capacity_rows": 10, "policy": "contiguous", **changed})
+        schedulers.ScheduleSettings(**{"workers": 2, "capacity_rows": 10, "policy": "contiguous", **changed})
     )
 
 
@@ -94,7 +94,7 @@ def test_gradient_mode_owner_of_a_shared_row_keeps_and_sums_it():
 
 def test_gradient_mode_assigns_uncached_rows_to_distributed_homes():
     of = scheduler(p2p="gradients", workers=3)
-    features = [allocate.FeatureIds(table, np.array([1, 1, 5])) for table in (0, 1)]
+    features = [schedulers.FeatureIds(table, np.array([1, 1, 5])) for table in (0, 1)]
     first, second, third = of.schedule(features, 3).plans
     assert first.hold_pull[0].tolist() == [0] and second.hold_pull[0].tolist() == [1]
     assert first.pass_pull[0].tolist() == [1] and second.pass_pull[0].tolist() == [0]
@@ -164,20 +164,20 @@ def test_ids_equal_as_float32_are_distinct():
 
 
 def test_same_id_in_two_tables_is_two_rows():
-    features = [allocate.FeatureIds(table, np.array([7, 8])) for table in (0, 1)]
+    features = [schedulers.FeatureIds(table, np.array([7, 8])) for table in (0, 1)]
     assert scheduler().schedule(features, 2).distinct == 4
 
 
 def test_uncached_tables_are_not_planned():
-    features = [allocate.FeatureIds(table, np.array([7, 8])) for table in (0, 1)]
+    features = [schedulers.FeatureIds(table, np.array([7, 8])) for table in (0, 1)]
     assert scheduler(tables=(1,)).schedule(features, 2).distinct == 2
 
 
 def test_only_scored_tables_attract_samples_to_a_worker():
     of = scheduler(policy="laia")
-    both = [allocate.FeatureIds(table, np.array([5, 6])) for table in (0, 1)]
+    both = [schedulers.FeatureIds(table, np.array([5, 6])) for table in (0, 1)]
     first = of.schedule(both, 2).rank_of_sample.tolist()
-    crossed = [allocate.FeatureIds(0, np.array([5, 6])), allocate.FeatureIds(1, np.array([6, 5]))]
+    crossed = [schedulers.FeatureIds(0, np.array([5, 6])), schedulers.FeatureIds(1, np.array([6, 5]))]
     assert of.schedule(crossed, 2, scored=[1]).rank_of_sample.tolist() == first[::-1]
 
 
@@ -187,7 +187,7 @@ def stream(of, steps, *, workers, each=32):
     for step in range(steps):
         samples = workers * each
         new = np.arange(samples) + step * samples
-        of.schedule([allocate.FeatureIds(0, random.integers(0, 3, samples)), allocate.FeatureIds(1, new)], samples)
+        of.schedule([schedulers.FeatureIds(0, random.integers(0, 3, samples)), schedulers.FeatureIds(1, new)], samples)
 
 
 def test_infrequency_is_low_for_few_ids_and_high_for_many():
@@ -201,16 +201,16 @@ def test_frequency_statistics_are_forgotten_on_an_endless_stream():
     stream(of, 5, workers=4)
     for step in range(100):
         fresh = np.arange(128) + 10_000 + step * 128
-        of.schedule([allocate.FeatureIds(0, fresh), allocate.FeatureIds(1, fresh)], 128)
+        of.schedule([schedulers.FeatureIds(0, fresh), schedulers.FeatureIds(1, fresh)], 128)
     assert of.infrequency(0) == 1.0
 
 
 def test_highest_degree_table_is_scored():
     of = scheduler(policy="laia", capacity_rows=1000, profile_every=1)
     stream(of, 5, workers=2)
-    first = [allocate.FeatureIds(0, np.array([0, 1])), allocate.FeatureIds(1, np.array([-5, -6]))]
+    first = [schedulers.FeatureIds(0, np.array([0, 1])), schedulers.FeatureIds(1, np.array([-5, -6]))]
     ranks = of.schedule(first, 2).rank_of_sample.tolist()
-    crossed = [allocate.FeatureIds(0, np.array([1, 0])), allocate.FeatureIds(1, np.array([-6, -5]))]
+    crossed = [schedulers.FeatureIds(0, np.array([1, 0])), schedulers.FeatureIds(1, np.array([-6, -5]))]
     assert of.schedule(crossed, 2, best_tables=1).rank_of_sample.tolist() == ranks[::-1]
 
 
@@ -226,7 +226,7 @@ def test_scheduler_threads_give_one_result(threads):
         random = np.random.default_rng(3)
         seen = []
         for _ in range(5):
-            features = [allocate.FeatureIds(table, random.zipf(1.3, 83) % 500) for table in range(6)]
+            features = [schedulers.FeatureIds(table, random.zipf(1.3, 83) % 500) for table in range(6)]
             done = of.schedule(features, 83)
             seen.append(done.rank_of_sample.tolist())
             assert np.bincount(done.rank_of_sample, minlength=5).tolist() == [17, 17, 17, 16, 16]
@@ -252,10 +252,10 @@ def test_scheduler_accepts_128_workers_and_refuses_129():
 @pytest.mark.parametrize(
     "features, samples, says",
     [
-        ([allocate.FeatureIds(3, np.array([1, 2]))], 3, "feature 0 .table 3. has 2 ids for 3 samples"),
-        ([allocate.FeatureIds(0, np.array([1, 2]), np.array([0, 2]))], 2, "offsets must rise"),
-        ([allocate.FeatureIds(0, np.array([1, 2]), np.array([0, 3, 2]))], 2, "offsets must rise"),
-        ([allocate.FeatureIds(0, np.array([1, 2]), np.array([1, 1, 2]))], 2, "offsets must rise"),
+        ([schedulers.FeatureIds(3, np.array([1, 2]))], 3, "feature 0 .table 3. has 2 ids for 3 samples"),
+        ([schedulers.FeatureIds(0, np.array([1, 2]), np.array([0, 2]))], 2, "offsets must rise"),
+        ([schedulers.FeatureIds(0, np.array([1, 2]), np.array([0, 3, 2]))], 2, "offsets must rise"),
+        ([schedulers.FeatureIds(0, np.array([1, 2]), np.array([1, 1, 2]))], 2, "offsets must rise"),
     ],
 )
 def test_features_that_do_not_fit_the_batch_are_refused(features, samples, says):
@@ -294,11 +294,11 @@ def test_cleared_caches_are_empty_and_steps_continue():
 
 def schedules(tables, *, each_ms=0.1, base_ms=0.0, rest_ms=2.0, count=10):
     allocate_s = (base_ms + each_ms * tables) / 1e3
-    return [allocate.ScheduleTime(units=tables, allocate_s=allocate_s, rest_s=rest_ms / 1e3)] * count
+    return [schedulers.ScheduleTime(units=tables, allocate_s=allocate_s, rest_s=rest_ms / 1e3)] * count
 
 
 def units_within_budget(budget_ms, history, tables=26):
-    return allocate.units_within(budget_ms / 1e3, history, most=tables, least=min(tables, allocate.LEAST))
+    return schedulers.units_within(budget_ms / 1e3, history, most=tables, least=min(tables, schedulers.LEAST))
 
 
 def test_all_tables_are_scored_given_enough_time():
@@ -316,7 +316,7 @@ def test_scheduling_time_left_by_the_plan_limits_scored_tables():
 
 
 def test_few_best_tables_are_scored_even_without_time():
-    assert units_within_budget(2.0, schedules(26)) == allocate.LEAST
+    assert units_within_budget(2.0, schedules(26)) == schedulers.LEAST
     assert units_within_budget(2.0, schedules(2, count=3), tables=2) == 2
 
 
@@ -330,7 +330,7 @@ def test_larger_time_budget_restores_tables():
 
 
 def test_old_schedule_times_are_forgotten():
-    assert units_within_budget(3.0, schedules(26, rest_ms=50, count=100) + schedules(26, count=allocate.MEMORY)) == 7
+    assert units_within_budget(3.0, schedules(26, rest_ms=50, count=100) + schedules(26, count=schedulers.MEMORY)) == 7
 
 
 def test_adaptive_scoring_converges_within_the_time_budget():
@@ -344,8 +344,8 @@ def test_adaptive_scoring_converges_within_the_time_budget():
 
 
 def test_stage_times_of_a_schedule_are_separated():
-    seen = allocate.took({"read": 1.0, "allocate": 2.0, "plan": 3.0}, units=4)
-    assert seen == allocate.ScheduleTime(units=4, allocate_s=2.0, rest_s=4.0)
+    seen = schedulers.took({"read": 1.0, "allocate": 2.0, "plan": 3.0}, units=4)
+    assert seen == schedulers.ScheduleTime(units=4, allocate_s=2.0, rest_s=4.0)
 
 
 SEED = 7
@@ -355,20 +355,22 @@ SIZES = {0: RowSize(64, 64), 2: RowSize(32, 100)}
 def plans(p2p, batches=12):
     """Of the last of some batches, users of which come back."""
     chance = np.random.default_rng(SEED)
-    settings = allocate.ScheduleSettings(workers=3, capacity_rows=60, tables=(0, 2), policy="laia", p2p=p2p, seed=SEED)
+    settings = schedulers.ScheduleSettings(
+        workers=3, capacity_rows=60, tables=(0, 2), policy="laia", p2p=p2p, seed=SEED
+    )
     scheduler = InspectedScheduler(settings)
     for _ in range(batches):
         ids = (40 * chance.random(30) ** 2).astype(np.int64)
-        made = scheduler.schedule([allocate.FeatureIds(0, ids, None), allocate.FeatureIds(2, ids // 2, None)], 30)
+        made = scheduler.schedule([schedulers.FeatureIds(0, ids, None), schedulers.FeatureIds(2, ids // 2, None)], 30)
     return made.plans
 
 
 @pytest.mark.parametrize("p2p", ["off", "rows", "gradients"])
 def test_plan_bytes_equal_counted_rows_for_one_byte_rows(p2p, monkeypatch):
-    monkeypatch.setattr(allocate, "KEY", 0)
-    monkeypatch.setattr(allocate, "SAID", 0)
+    monkeypatch.setattr(schedulers, "KEY", 0)
+    monkeypatch.setattr(schedulers, "SAID", 0)
     made = plans(p2p)
-    rows, bytes_ = plan_traffic.traffic(made), allocate.volume(made, {0: RowSize(1, 1), 2: RowSize(1, 1)})
+    rows, bytes_ = plan_traffic.traffic(made), schedulers.volume(made, {0: RowSize(1, 1), 2: RowSize(1, 1)})
     needed = sum(plan.pulls + plan.hits + plan.received - plan.gradients_received for plan in made)
     assert bytes_ == (rows.transmissions, 2 * needed), f"seed {SEED}"
     assert p2p == "off" or sum(rows.sent) > 0
@@ -395,14 +397,14 @@ def test_plan_bytes_cover_every_list_of_the_plans(p2p):
         trained = [plan.hold_hit[0], plan.hold_pull[0], plan.pass_hit[0], plan.pass_pull[0]]
         trained += [tables for _, (tables, _) in [*plan.receives, *plan.value_receives]]
         needed += sum(2 * (KEY + SIZES[int(table)].value) for tables in trained for table in tables)
-    assert allocate.volume(made, SIZES) == (sent, needed), f"seed {SEED}"
+    assert schedulers.volume(made, SIZES) == (sent, needed), f"seed {SEED}"
 
 
 def test_with_adam_a_cache_that_halves_the_rows_can_send_more_bytes():
     made = plans("off")
     rows = plan_traffic.traffic(made)
-    light, without = allocate.volume(made, {0: RowSize(64, 64), 2: RowSize(64, 64)})
-    heavy, also_without = allocate.volume(made, {0: RowSize(64, 640), 2: RowSize(64, 640)})
+    light, without = schedulers.volume(made, {0: RowSize(64, 64), 2: RowSize(64, 64)})
+    heavy, also_without = schedulers.volume(made, {0: RowSize(64, 640), 2: RowSize(64, 640)})
     assert heavy > without == also_without > light, f"seed {SEED}: {rows}"
 
 

@@ -7,7 +7,7 @@ import pytest
 from springtide import errors
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch.k8s import pod_requests
-from springtide.platforms.k8s.api import client as watching
+from springtide.platforms.k8s.api import client
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.types import JobStatus, RoleCount, RoleStatus
 from springtide.telemetry import logs
@@ -121,7 +121,7 @@ class ClusterWithJob(Cluster):
         self._spec = spec
 
     async def watch(self, kind, *, fields):
-        yield watching.ObjectChange("added", making.body(spec=self._spec))
+        yield client.ObjectChange("added", making.body(spec=self._spec))
         await asyncio.Event().wait()
 
 

@@ -16,14 +16,14 @@ from springtide.domain.spec.elastic_job import (
     RoleWish,
     TableWish,
 )
-from springtide.launch.spec import resolve as resolving
+from springtide.launch.spec import resolve as resolver
 
 GIB = 2.0**30
 CLUSTER = PlatformCapacity(cpu=32.0, memory=64 * GIB, node_cpu=8.0, node_memory=16 * GIB)
 
 
 def resolve(capacity=CLUSTER, code=None, **spec):
-    return resolving.resolve(ElasticJob(**{"script": "train.py", **spec}), capacity, code=code)
+    return resolver.resolve(ElasticJob(**{"script": "train.py", **spec}), capacity, code=code)
 
 
 def test_spec_needs_only_a_script():
@@ -99,22 +99,22 @@ def test_script_is_looked_up_in_the_code_folder(tmp_path):
 
 
 def test_job_is_named_after_its_script(tmp_path):
-    assert resolving.name_of(tmp_path / "Train_DLRM v2.py") == "train_dlrm-v2"
-    assert resolving.name_of(tmp_path / "---.py") == "job"
+    assert resolver.name_of(tmp_path / "Train_DLRM v2.py") == "train_dlrm-v2"
+    assert resolver.name_of(tmp_path / "---.py") == "job"
 
 
 def test_spec_file_or_folder_as_script_is_refused(tmp_path):
     (tmp_path / "job.yaml").touch()
     with pytest.raises(errors.BadInput, match=r"not a training script; run it with: springtide submit .*/job\.yaml"):
-        resolving.find_script(tmp_path / "job.yaml")
+        resolver.find_script(tmp_path / "job.yaml")
     with pytest.raises(FileNotFoundError, match="is a directory; give the training script in it"):
-        resolving.find_script(pathlib.Path(tmp_path))
+        resolver.find_script(pathlib.Path(tmp_path))
 
 
 def test_job_resolved_twice_is_the_same_to_a_brain():
     job = ElasticJob(script="train.py")
     keys = [
-        resolving.resolve(job, CLUSTER, code=None, key=key).spec.planning.adviser.key
+        resolver.resolve(job, CLUSTER, code=None, key=key).spec.planning.adviser.key
         for key in ("uid-1", "uid-1", "", "")
     ]
     assert keys[0] == keys[1] == "uid-1" and keys[2] != keys[3]
@@ -126,7 +126,7 @@ def test_gpus_bound_a_local_job_and_implicit_sharing_is_reported(tmp_path):
 
     def plan(said=None, **fields):
         job = ElasticJob(script="train.py", **fields)
-        return resolving.resolve(job, machine, code=tmp_path, say=(said if said is not None else []).append).spec
+        return resolver.resolve(job, machine, code=tmp_path, say=(said if said is not None else []).append).spec
 
     asked = plan(quota=Quota(gpu=2), sync="bsp")
     assert (asked.worker_gpu, asked.gpus, asked.workers, asked.most_gpu_workers) == (1.0, 2, 2, 2)

@@ -18,7 +18,7 @@ from springtide.master.core.record import JobRecord
 from springtide.master.main import build_service
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.types import MemberReport
-from springtide.telemetry import events as stories
+from springtide.telemetry import events as event_log
 from springtide.telemetry.events import EventLog
 from tests import waiting
 from tests.unit.master.test_dispatcher import Clock, join_all_roles
@@ -113,7 +113,7 @@ class World:
         await waiting.soon(lambda: self.desk.parts.autoscaler._asking is None, "the adviser's answer", every_s=0.001)
 
     def told(self, kind="plan"):
-        return [event for event in stories.read(self.path) if event["event"] == kind]
+        return [event for event in event_log.read(self.path) if event["event"] == kind]
 
 
 def messages_peer(role):

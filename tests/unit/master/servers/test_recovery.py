@@ -21,7 +21,7 @@ from springtide.master.main import build_service, rebuild
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.types import RestoreOrder, ServerAddresses
 from springtide.rpc.transport.listener import Peer
-from springtide.telemetry import events as stories
+from springtide.telemetry import events as event_log
 from springtide.telemetry.events import EventLog
 from tests.unit.checkpoint import stores
 
@@ -144,7 +144,7 @@ def test_ledger_rolls_back_to_the_checkpoint_that_was_actually_read(tmp_path):
         said = ("checkpoint 2 in there cannot be used: the image of slot 3 is damaged",)
         assert (await job.come_back(number=1, unusable=said)).restore.number == 2
         assert job.desk.record.book.samples_done == 0
-        (told,) = [event for event in stories.read(tmp_path / "events.jsonl") if event.get("unusable")]
+        (told,) = [event for event in event_log.read(tmp_path / "events.jsonl") if event.get("unusable")]
         assert (told["event"], told["checkpoint"], tuple(told["unusable"])) == ("ready", 1, said)
         assert job.desk.state.safety.saved == 1, "the next loss would be told of the damaged one again"
 

@@ -11,7 +11,7 @@ from springtide import errors
 from springtide.domain.model import cache_rules
 from springtide.embedding.schedule import scheduler
 from springtide.embedding.schedule.scheduler import FeatureIds
-from springtide.planning.guards import cache_benefit as planning
+from springtide.planning.guards import cache_benefit
 from springtide.worker.bsp import group as train_group
 from springtide.worker.cache import auto_cache, coordinator
 from springtide.worker.cache.row_cache import Planner
@@ -251,9 +251,11 @@ def test_ranks_start_and_stop_the_auto_cache_together(monkeypatch):
         return lambda *what: looked.append(threading.get_ident()) or simulate(*what)
 
     monkeypatch.setattr(coordinator, "paper_schedule", paper_schedule)
-    monkeypatch.setattr(planning, "decide", lambda measured: planning.CacheVerdict(True, "it pays"))
-    monkeypatch.setattr(planning, "keep", lambda before, after, risk, sums: planning.CacheVerdict(False, "it does not"))
-    monkeypatch.setattr(planning, "LEAST_GAIN", 0.0)
+    monkeypatch.setattr(cache_benefit, "decide", lambda measured: cache_benefit.CacheVerdict(True, "it pays"))
+    monkeypatch.setattr(
+        cache_benefit, "keep", lambda before, after, risk, sums: cache_benefit.CacheVerdict(False, "it does not")
+    )
+    monkeypatch.setattr(cache_benefit, "LEAST_GAIN", 0.0)
     seen = {}
 
     def look(job, number):

@@ -1,1 +1,1 @@
-"""The only lab folder on the import path of processes in the peers' environment."""
+"""The only folder of lab that processes in the peers' environment can import."""

@@ -72,9 +72,9 @@ def test_stream_starts_at_a_given_time(stream, monkeypatch):
 
 
 def test_missing_topic_is_a_user_error(stream, monkeypatch):
-    from springtide.data.stream.kafka import stream as streaming
+    from springtide.data.stream.kafka import stream as kafka_stream
 
-    monkeypatch.setattr(streaming, "MISSING_S", 0.0)
+    monkeypatch.setattr(kafka_stream, "MISSING_S", 0.0)
     with pytest.raises(errors.BadInput, match="there is no topic"):
         stream.partitions()
 
@@ -125,9 +125,9 @@ def test_records_deleted_before_reading_are_reported_as_expired(stream, reader):
 
 
 def test_partition_ending_before_the_read_offset_is_an_error(stream, monkeypatch):
-    from springtide.data.stream.kafka import stream as reading
+    from springtide.data.stream.kafka import stream as kafka_stream
 
-    monkeypatch.setattr(reading, "SHRUNK_S", 0.0)
+    monkeypatch.setattr(kafka_stream, "SHRUNK_S", 0.0)
     mocked.fill(stream, {0: numbered(10)})
     reader = stream.open()
     reader.assign({0: 500})
@@ -192,10 +192,10 @@ def test_sasl_and_tls_options_reach_consumers_and_producers(monkeypatch, tmp_pat
 
 def test_broker_wait_is_logged_early_and_once(monkeypatch, caplog):
     from springtide.data.stream.kafka import client
-    from springtide.data.stream.kafka import stream as streams
+    from springtide.data.stream.kafka import stream as kafka_stream
 
-    monkeypatch.setattr(streams, "SAID_S", 0.1)
-    stream = streams.KafkaStream(client.parse("kafka://127.0.0.1:1/clicks"), answer_s=0.5)
+    monkeypatch.setattr(kafka_stream, "SAID_S", 0.1)
+    stream = kafka_stream.KafkaStream(client.parse("kafka://127.0.0.1:1/clicks"), answer_s=0.5)
     with pytest.raises(errors.StreamUnreachable):
         stream.partitions()
     stream.close()
@@ -233,9 +233,9 @@ def test_undelivered_records_are_an_error():
 
 
 def test_record_for_a_missing_partition_is_refused(stream, monkeypatch):
-    from springtide.data.stream.kafka import stream as writing
+    from springtide.data.stream.kafka import stream as kafka_stream
 
-    monkeypatch.setattr(writing, "NEW_S", 0.3)
+    monkeypatch.setattr(kafka_stream, "NEW_S", 0.3)
     mocked.fill(stream, {3: numbered(1)})
     with pytest.raises(errors.BadInput, match=r"1 records did not reach .* Unknown partition"):
         mocked.fill(stream, {17: numbered(1)})
@@ -289,7 +289,7 @@ def test_topic_unknown_to_a_restarted_broker_is_waited_for(monkeypatch):
     from confluent_kafka import KafkaError, KafkaException
 
     from springtide.data.stream.kafka import client
-    from springtide.data.stream.kafka import stream as streaming
+    from springtide.data.stream.kafka import stream as kafka_stream
 
     class Clock:
         now = 0.0
@@ -315,8 +315,8 @@ def test_topic_unknown_to_a_restarted_broker_is_waited_for(monkeypatch):
         close = lambda self: None  # noqa: E731
 
     clock = Clock()
-    monkeypatch.setattr(streaming, "time", clock)
+    monkeypatch.setattr(kafka_stream, "time", clock)
     monkeypatch.setattr(client, "consumer", lambda *_: Restarting())
-    stream = streaming.KafkaStream(client.parse("kafka://one/clicks"))
+    stream = kafka_stream.KafkaStream(client.parse("kafka://one/clicks"))
     assert stream.partitions() == 3
     stream.close()

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide.data.stream import stream as opening
+from springtide.data.stream import stream as streams
 from springtide.data.stream.log import heads, layout, stream, writer
-from springtide.data.stream.log import reader as reading
+from springtide.data.stream.log import reader as log_reader
 from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.stream import Stream
 from springtide.domain.data.streams import PartitionRange
@@ -48,16 +48,16 @@ def test_log_records_keep_their_offsets_and_times(tmp_path: Path) -> None:
 
 def test_log_is_opened_by_url_and_other_urls_are_refused_with_a_hint(tmp_path: Path) -> None:
     make(tmp_path / "clicks")
-    log = opening.open_stream(f"log://{tmp_path}/clicks")
+    log = streams.open_stream(f"log://{tmp_path}/clicks")
     assert log.partitions() == 2 and log.url == f"log://{tmp_path}/clicks"
     with pytest.raises(errors.MissingFile, match="springtide produce"):
-        opening.open_stream(f"log://{tmp_path}/nowhere")
+        streams.open_stream(f"log://{tmp_path}/nowhere")
     with pytest.raises(errors.UnknownName, match="Did you mean 'log'"):
-        opening.open_stream("logs:///tmp/x")
+        streams.open_stream("logs:///tmp/x")
     with pytest.raises(errors.BadInput, match="give a URL"):
-        opening.open_stream("/tmp/x")
+        streams.open_stream("/tmp/x")
     with pytest.raises(errors.BadInput, match="names no folder"):
-        opening.open_stream("log:///tmp/x?partitions=3")
+        streams.open_stream("log:///tmp/x?partitions=3")
     with pytest.raises(errors.BadInput, match="already"):
         make(tmp_path / "clicks")
 
@@ -194,7 +194,7 @@ def test_mapping_is_released_with_its_last_reference(tmp_path: Path) -> None:
 
 
 def test_pages_already_read_are_released_but_stay_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "KEPT_BYTES", 2**20)
+    monkeypatch.setattr(log_reader, "KEPT_BYTES", 2**20)
     log = make(tmp_path / "log")
     producer = log.writer()
     for i in range(24):

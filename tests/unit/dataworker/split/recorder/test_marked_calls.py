@@ -15,7 +15,7 @@ import springtide as st
 from springtide.dataworker.split.recorder import marked_calls
 from springtide.dataworker.split.recorder.bit_compare import same
 from springtide.dataworker.split.split import Split, Unsplit
-from tests.unit.dataworker import programs_to_split as programs
+from tests.unit.dataworker import programs_to_split
 from tests.unit.dataworker.programs_to_split import words
 from tests.unit.dataworker.recorded import answered, sent, splitting
 
@@ -23,7 +23,7 @@ FACTOR = 17
 CALLS = [words(64, 1), words(64, 2), words(64, 3)]
 
 
-class Looked(programs.Base):
+class Looked(programs_to_split.Base):
     """Looks up words in a dict."""
 
     def __init__(self):
@@ -49,7 +49,7 @@ def compare_call(model, divided, call, *, complete=True):
     return same(wanted["score"], given["score"]), answers
 
 
-@pytest.mark.parametrize("kind", [programs.Words, Looked])
+@pytest.mark.parametrize("kind", [programs_to_split.Words, Looked])
 def test_marked_method_moves_with_its_state_and_without_the_model(kind):
     model = kind().eval()
     divided = splitting(model, CALLS)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from springtide_lab.bench.stream import shuffle
-from springtide_lab.bench.stream import shuffle as scenes
+from springtide_lab.bench.stream import shuffle as shuffle_bench
 from springtide_lab.bench.stream.shuffle import Scene, ShuffleReport
 
 SCENE = Scene(name="few", partitions=4, workers=2, capacity=100.0, load=0.5, begins_s=1.0, burst_s=2.0)
@@ -41,20 +41,23 @@ def test_burst_arithmetic_is_correct():
 
 def test_lag_is_the_wait_of_the_oldest_untrained_record():
     appended = np.array([0.0, 1.0, 2.0])
-    lag = scenes.lags(np.array([0.5, 1.5, 2.5, 3.0]), np.array([1, 1, 1, 3]), appended)
+    lag = shuffle_bench.lags(np.array([0.5, 1.5, 2.5, 3.0]), np.array([1, 1, 1, 3]), appended)
     assert lag.tolist() == [0.0, 0.5, 1.5, 0.0]
-    assert scenes.lags(np.array([1.0]), np.array([0]), np.empty(0)).tolist() == [0.0]
+    assert shuffle_bench.lags(np.array([1.0]), np.array([0]), np.empty(0)).tolist() == [0.0]
 
 
 def test_arrived_untrained_records_wait():
-    assert scenes.waiting_times(np.array([0.5, 2.5]), np.array([1, 1]), np.array([0.0, 1.0, 2.0])).tolist() == [0, 2]
+    assert shuffle_bench.waiting_times(np.array([0.5, 2.5]), np.array([1, 1]), np.array([0.0, 1.0, 2.0])).tolist() == [
+        0,
+        2,
+    ]
 
 
 def test_backlog_is_drained_once_the_queue_stays_small():
     times, amount = np.arange(6.0), np.array([9.0, 9.0, 1.0, 9.0, 1.0, 1.0])
-    assert scenes.drained_at(times, amount, since=1.0, calm=2.0) == 4.0
-    assert scenes.drained_at(times, amount, since=4.0, calm=2.0) == 4.0
-    assert scenes.drained_at(times, amount, since=0.0, calm=0.5) is None
+    assert shuffle_bench.drained_at(times, amount, since=1.0, calm=2.0) == 4.0
+    assert shuffle_bench.drained_at(times, amount, since=4.0, calm=2.0) == 4.0
+    assert shuffle_bench.drained_at(times, amount, since=0.0, calm=0.5) is None
 
 
 def test_goals_use_the_worst_scene_and_fail_if_one_never_drains():

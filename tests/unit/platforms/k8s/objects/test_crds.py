@@ -1,10 +1,10 @@
 import pytest
 
 from springtide.domain.plan.scale_plan import PodWish, ScalePlan
-from springtide.domain.spec import schema as spelling
+from springtide.domain.spec import schema as spec_schema
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.platforms.k8s.objects import crds
-from springtide_lab.kubernetes.objects import schema as structural
+from springtide_lab.kubernetes.objects import schema as object_schema
 from tests.unit.platforms.k8s import making
 
 
@@ -16,9 +16,9 @@ def schema(definition):
 def refusals(definition, thing):
     """Validation faults of an API server, and the fields it would prune."""
     part = schema(definition)["properties"]["spec"]
-    kept = structural.prune(thing["spec"], part)
+    kept = object_schema.prune(thing["spec"], part)
     return [
-        *structural.faults(thing["spec"], part, "spec"),
+        *object_schema.faults(thing["spec"], part, "spec"),
         *(f"unknown field {name}" for name in thing["spec"] if name not in kept),
     ]
 
@@ -49,14 +49,14 @@ def test_schema_is_structural(definition):
 
 def test_every_job_field_is_in_the_schema_with_its_description():
     properties = schema(crds.elastic_jobs())["properties"]["spec"]["properties"]
-    fields = {field.key: field for field in spelling.fields_of(ElasticJob) if field.name != "name"}
+    fields = {field.key: field for field in spec_schema.fields_of(ElasticJob) if field.name != "name"}
     assert properties.keys() == fields.keys()
     for key, field in fields.items():
         assert properties[key].get("description", "") == field.words
 
 
 def test_our_job_object_is_accepted():
-    job = spelling.from_spec(
+    job = spec_schema.from_spec(
         {
             "script": "train.py",
             "arguments": ["--epochs", "3"],
@@ -74,7 +74,7 @@ def test_our_job_object_is_accepted():
         },
         "ctr",
     )
-    assert refusals(crds.elastic_jobs(), spelling.to_plain(job)) == []
+    assert refusals(crds.elastic_jobs(), spec_schema.to_plain(job)) == []
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_invalid_spec_is_refused_by_the_cluster(spec, word):
 def test_our_scale_plan_is_accepted():
     pods = (PodWish(role="worker", rank=0, incarnation=1, cpu=0.5, memory=1 << 30), PodWish(role="server", rank=0))
     plan = ScalePlan(job="ctr", origin="master", pods=pods, kill=("ctr-worker-0-0",))
-    plain = spelling.plain_of(plan)
+    plain = spec_schema.plain_of(plan)
     assert refusals(crds.scale_plans(), {"spec": plain}) == []
-    assert spelling.made(ScalePlan, plain) == plan
+    assert spec_schema.made(ScalePlan, plain) == plan
 
 
 def test_status_schema_preserves_unknown_fields():
@@ -118,7 +118,7 @@ def test_fixed_job_fields_are_immutable():
     rules = schema(crds.elastic_jobs())["properties"]["spec"]["x-kubernetes-validations"]
     for field in crds.FIXED:
         assert any(f"self.{field} == oldSelf.{field}" in rule["rule"] for rule in rules)
-    fields = {field.key for field in spelling.fields_of(ElasticJob)}
+    fields = {field.key for field in spec_schema.fields_of(ElasticJob)}
     assert fields >= set(crds.FIXED) | {"stopped"}
 
 

@@ -1,12 +1,12 @@
 import asyncio
 
-from springtide.platforms.k8s.operator import process as desks
+from springtide.platforms.k8s.operator import process
 from springtide.platforms.k8s.operator.process import WorkQueue
 from tests.waiting import soon
 
 
 def test_job_that_cannot_be_examined_delays_no_other(monkeypatch):
-    monkeypatch.setattr(desks, "PAUSES_S", (3600.0,))
+    monkeypatch.setattr(process, "PAUSES_S", (3600.0,))
     looked = []
 
     async def work():
