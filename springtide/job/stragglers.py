@@ -188,8 +188,8 @@ def level_leases(
         needs_s = samples / rates[rank]
         if needs_s > fair_s + MARGIN_S:
             why = (
-                f"worker-{rank} needs {needs_s:.1f} s for its leases, but all workers together only {fair_s:.1f} s: "
-                "other workers take the rest"
+                f"worker-{rank} needs {needs_s:.1f} s for its leases; all workers together need "
+                f"{fair_s:.1f} s for all leases, so other workers take the rest"
             )
             mine = [holding for holding in holdings if holding.rank == rank]
             cuts += [LeaseCut(rank, wish, why) for wish in keep_first(mine, round(rates[rank] * fair_s))]

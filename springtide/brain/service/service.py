@@ -164,7 +164,7 @@ class BrainService:
         view = replace(request.view, name=self._names.of(own, request.key))
         before = self._waiting.pop(view.name, None)
         if before is not None and not before.done():
-            before.set_exception(errors.TemporaryError(f"job {own} has asked again since"))
+            before.set_exception(errors.TemporaryError(f"this question is outdated: job {own} has asked again"))
         advice = self.council.consult(view, epoch=request.epoch, at=now, ahead=now - request.now)
         if advice is None:
             future = self._waiting[view.name] = asyncio.get_running_loop().create_future()

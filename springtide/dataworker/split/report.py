@@ -92,7 +92,7 @@ class Explanation:
             share = f"{self.cut_bytes / self.raw_bytes:.2f}x" if self.raw_bytes else "no inputs"
             lines.append(f"Sent: {_size(self.cut_bytes)} a batch; inputs are {_size(self.raw_bytes)} ({share})")
             lines.append(
-                f"Time: {self.moved_s * 1e3:.2f} ms of {self.forward_s * 1e3:.2f} ms of a forward move "
+                f"Time: a forward() takes {self.forward_s * 1e3:.2f} ms, of which {self.moved_s * 1e3:.2f} ms move "
                 f"({self.moved_share:.0%})"
             )
             lines += [f"Stage {number}: {stage}" for number, stage in enumerate(self.stages)]

@@ -121,7 +121,9 @@ def device_call(
 
 def _check_tensor(given: Any, what: str, who: str) -> None:
     if not isinstance(given, torch.Tensor):
-        raise errors.BadInput(f"{who}: {what} are a {type(given).__name__}; expected a tensor, as of torch.as_tensor")
+        raise errors.BadInput(
+            f"{who}: {what} are a {type(given).__name__}; expected a tensor; torch.as_tensor makes one"
+        )
     if given.layout is not torch.strided:
         raise errors.BadInput(f"{who}: {what} are {given.layout}; expected a plain tensor: call .to_dense()")
 

@@ -60,7 +60,7 @@ def bind(collection: Any, path: str) -> None:
 def check_keyed(features: Any, path: str) -> None:
     if not isinstance(features, KeyedJaggedTensor):
         raise errors.BadInput(
-            f"{path}: features are a {type(features).__name__}; expected a KeyedJaggedTensor, as of "
+            f"{path}: features are a {type(features).__name__}; expected a KeyedJaggedTensor, such as "
             "KeyedJaggedTensor.from_lengths_sync(keys, values, lengths)"
         )
 

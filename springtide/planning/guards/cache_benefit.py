@@ -101,8 +101,8 @@ def decide(measured: CacheMeasurement) -> CacheVerdict:
     sums = (
         f"{takes}; a schedule of its own batches spares {100 * measured.saved:.0f}% of the bytes and costs "
         f"{100 * cost_s(measured) / step_s:.0f}%: {100 * gained:.0f}% of a step gained, {100 * paid:.2f}% lost to "
-        f"deaths ({86400 * death_rate(risk):.2g} a day, each {_again_s(risk):.0f} s, {risk.return_s:.0f} of "
-        "them to return)"
+        f"deaths ({86400 * death_rate(risk):.2g} a day, each costs {_again_s(risk):.0f} s, of which "
+        f"{risk.return_s:.0f} s for the return)"
     )
     if not risk.saved_once:
         return CacheVerdict(False, f"{sums}; the first checkpoint is not complete yet")

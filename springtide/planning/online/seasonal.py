@@ -259,7 +259,7 @@ def outlook(forecast: RateForecast, came: Array) -> TrafficOutlook:
     left = len(forecast.mean) - over
     if left < 1:
         raise errors.BadInput(
-            f"a forecast of {len(forecast.mean)} steps, of which {over} are over: expected at least one step ahead"
+            f"a forecast of {len(forecast.mean)} steps, but {over} steps are over: expected at least one step ahead"
         )
     ahead_s = (np.arange(left) + 0.5) * forecast.step_s
     level = _level(forecast, came)

@@ -122,8 +122,8 @@ def test_slow_holder_keeps_a_lease_it_finishes_with_the_others():
     cuts = stragglers.level_leases([holding(0, 0, 1000)], {0: 10.0, 1: 90.0}, [0, 1])
     assert [(cut.rank, cut.wish) for cut in cuts] == [(0, ShrinkRequest(0, 0, 100))]
     assert (
-        cuts[0].why
-        == "worker-0 needs 100.0 s for its leases, but all workers together only 10.0 s: other workers take the rest"
+        cuts[0].why == "worker-0 needs 100.0 s for its leases; all workers together need 10.0 s for all leases, "
+        "so other workers take the rest"
     )
 
 

@@ -113,7 +113,7 @@ def judge(all_tried: Sequence[Tried], taken: Sequence[QuotaProfile]) -> report.R
         columns=("configuration", "measured, samples/s", "foretold", "error"),
         rows=tuple(rows),
         notes=(
-            f"held out: those marked *; the model: {said}",
+            f"configurations marked * are held out; the model: {said}",
             f"a worker core does {model.pace.worker:,.0f} samples/s, a server core {model.pace.server:,.0f}",
         ),
     )

@@ -84,7 +84,7 @@ def judge(measured: harness.Rounds, trained: dict[str, harness.Rounds]) -> repor
         columns=("way", "ms a batch", "CPU ms, both sides", "GB/s"),
         rows=tuple(rows),
         notes=(
-            "29 tensors, 3.5 MB, one batch outstanding; a shared batch is had as views, a raw one as copies",
+            "29 tensors, 3.5 MB, one batch outstanding; a shared batch arrives as views, a raw batch as copies",
             f"141 tensors, trained: steps a second of one message a batch over one a tensor, {gains}",
         ),
         details={"fused_vs_singly": {name: ratio.value for name, ratio in fusing.items()}},

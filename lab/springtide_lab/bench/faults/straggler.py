@@ -328,7 +328,7 @@ def judge(outcomes: Sequence[StragglerOutcome]) -> report.Result:
         rows=tuple(row for outcome in outcomes for row in rows_of(outcome)),
         notes=(
             f'{WORKERS} workers of {CPU} cores (quota); all are run; "ours is" compares times over the ideal of each',
-            '"paper\'s is": what the papers say of theirs on clusters, beside doing nothing: '
+            '"paper\'s is": what the papers report for their systems on clusters, compared with doing nothing: '
             f"DLRover-RM, Fig. 13 ({HARD.slow:.0%}), and DLRover, Fig. 8 ({MODELS[0].slow:.0%})",
         ),
         details={"outcomes": outcomes},

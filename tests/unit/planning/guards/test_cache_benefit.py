@@ -31,7 +31,7 @@ def test_group_waiting_for_its_servers_gets_a_cache_with_the_figures():
     assert verdict.on
     assert "pulls and pushes take 60% of a step, 2% of the step for round trips that remain" in verdict.why
     assert "spares 50% of the bytes and costs 1%: 28% of a step gained" in verdict.why
-    assert "each 25 s, 10 of them to return" in verdict.why
+    assert "each costs 25 s, of which 10 s for the return" in verdict.why
 
 
 @pytest.mark.parametrize(
