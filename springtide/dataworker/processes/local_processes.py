@@ -147,6 +147,10 @@ class _ForkServerProcess:
                 self.process.kill()
                 raise
             except OSError as error:
+                # wait for its end, because `start` replaces only a fork server that has ended
+                if isinstance(error, ConnectionError):
+                    self.process.kill()
+                    self.process.wait()
                 raise errors.JobFailed(f"the fork server has ended: {error}") from error
         if fork is None:
             raise errors.JobFailed("the fork server could not start another process")

@@ -65,6 +65,25 @@ def test_closed_fork_server_ends_waiting_requests_and_refuses_later_ones(tmp_pat
     assert "the fork server has ended" in reasons[0]
 
 
+EXITING = "import os, sys, time; os.close(int(sys.argv[2])); time.sleep(1000)"
+
+
+@pytest.mark.process
+def test_fork_server_that_closed_its_socket_but_has_not_ended_is_replaced(tmp_path, monkeypatch):
+    """As after kill -9 on a busy machine: its files are closed before the process has ended."""
+    monkeypatch.setattr(local_processes, "_RUN", EXITING)
+    forker = local_processes.WorkerForker(tmp_path, b"s" * 32)
+    try:
+        early = forker.start(0)
+        exiting = forker.pid
+        with pytest.raises(errors.JobFailed, match="the fork server has ended"):
+            early.ready(300)
+        forker.start(1)
+        assert forker.pid != exiting
+    finally:
+        forker.close()
+
+
 TRAINER = """
 import os
 import pathlib
