@@ -1,4 +1,4 @@
-"""What every test gets: a seed that is printed, gates for slow and extra tests, a check that nothing is left behind.
+"""Fixtures and checks for every test: a printed seed, options for slow and extra tests, and a check for leftovers.
 
 * ``SPRINGTIDE_TEST_SEED=7 pytest ...`` repeats a run; the seed is in the header and in the output of a failing test.
 * The header says what a run leaves out and why: tests marked ``extra`` where a package is not installed, tests marked
@@ -167,7 +167,7 @@ def _left_behind(threads: set[threading.Thread], files: dict[int, str], children
 
 @pytest.fixture(autouse=True)
 def _nothing_compiled() -> None:
-    """Forget what other tests compiled: a process that has compiled a model is not split."""
+    """Make torch forget models that other tests have compiled, because a process with a compiled model is not split."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo is not None:
         dynamo.counters.clear()

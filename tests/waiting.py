@@ -1,7 +1,7 @@
 """Wait for an expected condition instead of sleeping.
 
-In: a condition. Out: what it returned once that was true; AssertionError, when it does not come. Of a job: `until` of
-`springtide.testing.cluster` and its like.
+In: a condition. Out: its first true value, or AssertionError after a time. For a job, use `until` of
+`springtide.testing.cluster` and similar functions.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Checks a chaos job that is over: counts, bits, outcome, messages, and what it left behind.
+"""Checks a finished chaos job: counts, equal bits, outcome, messages, and leftovers.
 
 In: a `ChaosJob`, its exit code and its output. Out: `violations`: one sentence for each promise that was broken.
 """
@@ -45,7 +45,7 @@ def _outcome(job, code, out, said):
 
 
 def _counts(job, model):
-    """The counting oracle: every id as often as the data has it, every batch once (`tests/process/counting.py`)."""
+    """Check the counts: every id as often as in the data, every batch once (`tests/process/counting.py`)."""
     grown = BATCH * job.batches_a_step() if job.mode.sync == "bsp" else 1
     model = {name: np.rint(value * grown) if value.dtype == np.float32 else value for name, value in model.items()}
     wrong = {}

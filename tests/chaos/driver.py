@@ -39,7 +39,7 @@ class JobEnded(AssertionError):
 
 
 class ChaosJob:
-    """One job, over all its commands: a job that is killed as a whole goes on with `--resume`."""
+    """One job over several commands: a job that is killed as a whole continues with `--resume`."""
 
     def __init__(self, folder, mode, seed, *, topic=None):
         """`topic`: a function that makes a topic of Kafka with these records and returns its URL."""
@@ -117,7 +117,7 @@ class ChaosJob:
         return (self.folder / "batches").stat().st_size
 
     def gate(self, batches):
-        """Let the script train so many batches; None: all."""
+        """Let the script train this many batches; None lets it train all."""
         if batches is None:
             (self.folder / "gate").unlink(missing_ok=True)
             return
@@ -164,7 +164,7 @@ class ChaosJob:
         return self.command.process.poll() is not None
 
     def until(self, true, what, *, within_s=PATIENCE_S):
-        """Wait until it is true; return False after that time, JobEnded when the job is over first."""
+        """Wait for a condition. Return False after that time; raise JobEnded if the job ends first."""
         deadline = time.monotonic() + within_s
         while not true():
             if self.over:
@@ -175,14 +175,15 @@ class ChaosJob:
         return True
 
     def until_trained(self, batches):
-        """Train so many batches more, as far as the schedule may."""
+        """Train this many more batches, if the schedule allows it."""
         target = min(self.batches() + batches, self.most)
         self.gate(target)
         if not self.until(lambda: self.batches() >= target, f"{target} batches"):
             raise JobHangs(f"{self.batches()} of {target} batches are trained after {PATIENCE_S:g} s")
 
     def until_event(self, kind):
-        """Wait for the next event of this kind, while the job trains as far as the schedule may; False without one."""
+        """Wait for the next event of this kind while the job trains as far as the schedule allows; return False if none
+        comes."""
         before = self._count(kind)
         self.gate(self.most)
         return self.until(lambda: self._count(kind) > before, kind, within_s=EVENT_S)
@@ -279,7 +280,7 @@ def _before(mode):
 
 
 def stacks(folder):
-    """Return what each process of a run that is left is doing, for a run that was broken off."""
+    """Return the stacks of the processes that an aborted run has left."""
     told = []
     for pid in left_processes(folder):
         told.append(f"\n{pid} {words_of(pid)}\n{_read(pid, 'stack').decode(errors='replace')}")

@@ -1,7 +1,7 @@
 """Pure. Schedules of faults: what happens to a job, and at which event.
 
-In: a seed and a mode. Out: `Schedule`, equal for equal seeds. A step waits for its event and not for a time: that so
-many more batches are trained, or that the job logs an event of a kind. So a seed repeats a run.
+In: a seed and a mode. Out: `Schedule`, equal for equal seeds. A step waits for an event, not for a time: a number of
+further trained batches, or an event in the job's log. So a seed repeats a run.
 """
 
 import random
@@ -19,7 +19,8 @@ MOST_STEPS = 4
 class Step:
     """One fault: wait for `after` more batches (or for an event `event` from now on), then do `fault` to `target`.
 
-    `number` picks among equal roles, or says to how many the job is scaled. `lasts`: batches until it is over.
+    `number` chooses one of equal roles, or is the number to scale to. `lasts` is the number of batches until the fault
+    ends.
     """
 
     fault: str
@@ -81,7 +82,7 @@ def _pause(chance, mode, when):
 
 
 def _stop(chance, mode, when):
-    """Only roles that the master misses within seconds; a server gets half a minute."""
+    """Choose only roles whose silence the master notices within seconds; a server's silence takes half a minute."""
     return Step("stop", chance.choice([role for role in roles_of(mode) if role != "server"]), 0, **when)
 
 

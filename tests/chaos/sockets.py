@@ -1,8 +1,8 @@
 """Disturbs the TCP connections of a process from outside: drops its packets, at random or all, or resets connections.
 
 In: a process id. The kernel lends this process a duplicate of each socket (`pidfd_getfd`). A packet filter on a socket
-drops what arrives there, and the kernel sends it again as after loss on a wire. So no proxy, no rules of a firewall and
-no privileges are needed, only that the other process is a descendant or that this one is root.
+drops arriving packets, and the peer's kernel sends them again, as after a loss on the network. So no proxy and no
+firewall rules are needed. The other process must be a descendant, or this process must be root.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def sockets_of(pid):
 
 
 def lose(pid, share):
-    """Drop this share of the packets that arrive at the process, also at connections that come; return the sockets."""
+    """Drop this share of the packets that arrive at the process, also on later connections; return the sockets."""
     if share >= 1:
         program = [(RETURN, 0, 0, 0)]
     else:

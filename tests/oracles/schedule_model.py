@@ -1,14 +1,14 @@
-"""Pure. Herald's Appendix A as a machine that can be run: which pushes and pulls a step needs, and what they leave.
+"""Pure. Runs the model of Herald's Appendix A: the pushes and pulls that a step needs, and the state after them.
 
 In: what one step does (`Actions`, from the plans of all ranks by `actions`). Out: the state after it, the cost, or
-`IllegalPlan` that says which rule is broken. It knows no cache, no order and no optimizer; tests hold every plan of
-the scheduler against it.
+`IllegalPlan` with the rule that is broken. The model has no cache, no order and no optimizer. Tests check every plan of
+the scheduler with it.
 
-For every key the state S says what each worker and the servers have: 1 the latest row, a part between 0 and 1 a
-gradient that has not been added up (several workers trained the key, each has its share), 0 nothing of use. A step
-goes in this order: pushes (Q), pulls (R), training. Rows are pushed only where the appendix asks for it, or when they
-leave their cache; partial gradients may be pushed at once. Beyond the appendix, rows and values go between workers
-before the step (Appendix B), and gradients after it, to the one that keeps the row.
+For every key, the state S has a number for each worker and for the servers. 1 is the latest row. A number between 0 and
+1 is a gradient that is not summed yet, because several workers trained the key. 0 is nothing of use. A step goes in
+this order: pushes (Q), pulls (R), training. Rows are pushed only where the appendix requires it, or when they leave
+their cache. Partial gradients may be pushed at once. In addition to the appendix, workers send each other rows and
+values before the step (Appendix B), and after it gradients to the worker that keeps the row.
 """
 
 from collections import defaultdict
@@ -53,7 +53,7 @@ class Actions:
 
 @dataclass(slots=True)
 class Model:
-    """The state S, one matrix row per key: what each worker and the servers have."""
+    """The state S: one matrix row per key, one column per worker and one for the servers."""
 
     workers: int
     at: defaultdict[Key, dict[int, Fraction]] = field(default_factory=lambda: defaultdict(dict))
@@ -62,7 +62,8 @@ class Model:
     """By key; one that is not named has never been trained, and the servers have it."""
 
     def step(self, actions: Actions) -> int:
-        """Check and do one step; its cost: the largest push plus the largest pull (the negative of the reward)."""
+        """Check and execute one step; return its cost: the largest push plus the largest pull (the negative of the
+        reward)."""
         self._check_pushes(actions)
         self._push(actions)
         self._check_pulls(actions)
@@ -71,7 +72,8 @@ class Model:
         return _largest(actions.pushed) + _largest(actions.pulled)
 
     def needed(self, trained: Held) -> Held:
-        """The smallest Q: pushes needed before these keys are trained there, without worker-to-worker transfers."""
+        """Return the smallest Q: the pushes needed before these keys are trained there, without transfers between
+        workers."""
         trainers = _by_key(trained)
         found = set()
         for key, who in trainers.items():
@@ -178,7 +180,7 @@ class Planned(Protocol):
 
 
 def actions(plans: Sequence[Planned], before: Sequence[Planned] = ()) -> Actions:
-    """What the plans of one step do, with the gradients that the plans of the step `before` leave to be pushed."""
+    """Return the actions of one step's plans, with the gradients that remain to be pushed from the step `before`."""
     gradients: set[tuple[Key, int]] = set()
     for rank, plan in enumerate(before):
         away = set(_moved(plan.gradient_sends))

@@ -1,11 +1,11 @@
 """A training script that counts how often each id was trained, and a check of the counts.
 
-A table of zeros trained by SGD at rate 1 with a gradient of -1 an occurrence ends up holding how often each key was
-trained. Sums of small whole numbers are exact in float32, so the counts must equal the data set's own. A dense
-parameter is trained alike, by one a batch.
+A table starts at zero and is trained by SGD at rate 1, with a gradient of -1 per occurrence. So it counts how often
+each key was trained. Sums of small whole numbers are exact in float32, so the counts must equal the data set's own. A
+dense parameter counts batches in the same way.
 
-A batch takes `pause_s` until the test says `hurry`: a job that something is done to must not be over before, however
-long that takes on a busy machine, and need not take longer than that on an idle one.
+A batch takes `pause_s` until the test calls `hurry`. So the job does not end before all faults are injected, even on a
+busy machine, and ends soon after them.
 """
 
 import numpy as np
@@ -80,7 +80,7 @@ if not job.leaving:
 
 
 def summing(text, parts):
-    """The script with the gradients of so many batches in one step."""
+    """Return the script with the gradients of this many batches in one step."""
     told = text.replace("batch_size=batch", f"batch_size=batch, accumulate={parts}")
     told = told.replace("    optimizer.zero_grad()\n", "")
     summed = told.replace(
@@ -92,7 +92,7 @@ def summing(text, parts):
 
 
 def write(folder, ids, text=SCRIPT):
-    """Put script and data into a folder; the script's path."""
+    """Write script and data into a folder; return the script's path."""
     np.save(folder / "ids.npy", ids)
     (folder / "count.py").write_text(text)
     return folder / "count.py"
@@ -104,7 +104,7 @@ def hurry(folder):
 
 
 def draw(rng, samples):
-    """Ids of which some come often, over the whole range of 64 bits."""
+    """Draw ids over the whole range of 64 bits; some are frequent."""
     ids = rng.zipf(1.3, size=(samples, 3)).astype(np.int64) % 1000
     ids[:, 2] = ids[:, 2] * (2**63 // 1000) - 2**62
     ids[:, 0] = abs(ids[:, 0])
@@ -112,7 +112,7 @@ def draw(rng, samples):
 
 
 def told_samples(job):
-    """Samples trained by the event that says how the job ended."""
+    """Return the number of trained samples from the event of the job's end."""
     return [event["samples"] for event in job.story if event["event"] == "phase"][-1]
 
 

@@ -1,6 +1,6 @@
-"""The counting script for a bsp group, run on a real cluster while something hurts it.
+"""The counting script for a bsp group, run on a real cluster while faults are injected.
 
-In: a job's spec and what is done to it. Out: its last status, and what the counts are off by (`counting.differences`).
+In: a job's spec, and the faults. Out: its last status, and the errors of the counts (`counting.differences`).
 """
 
 import re
@@ -33,19 +33,19 @@ def last_formed_group(job):
 
 
 def until_trained(job):
-    """Until some more samples are trained, or all are."""
+    """Wait until some more samples are trained, or all."""
     seen = job.status.samples
     job.until(lambda status: job.over or status.samples > seen)
 
 
 def until_formed(job, workers):
-    """Until a group of so many is at work."""
+    """Wait until a group of this size trains."""
     job.until(lambda _: last_formed_group(job)[0] == workers)
     until_trained(job)
 
 
 def until_back(job, number):
-    """Until the group trains again, in a later generation than this one."""
+    """Wait until the group trains again, in a later generation than this one."""
     job.until(lambda _: last_formed_group(job)[1] > number, within_s=240.0)
     until_trained(job)
 

@@ -1,6 +1,5 @@
-"""Hosts with disks of their own, on this machine: a server is told a folder and a machine's name, and a next life may
-be told another. The loss of a host is the death of its processes and of its folder.
-"""
+"""Simulates hosts with their own disks on this machine. A server gets a folder and a host name, and its next life may
+get others. The loss of a host is the death of its processes and of its folder."""
 
 import dataclasses
 import pathlib
@@ -32,7 +31,7 @@ class Hosts:
         self.folder, self.of = pathlib.Path(folder), {}
 
     def of_server(self, name):
-        """Its host: one of its own, unless it was moved."""
+        """Return the host of a server: a separate host, unless the server was moved."""
         return self.of.setdefault(name, f"host-of-{name}-0")
 
     def lose(self, job, *roles, master=False):

@@ -1,8 +1,8 @@
 """A script that counts the records of a stream, a producer for it, and a check of the counts.
 
-As in counting.py: zeros, SGD at rate 1, a gradient of -1 an occurrence. Every record has a number of its own, so a
-table ends up saying of every single record how often it was trained; and dense parameters count all of them. A batch
-takes `pause_s` until the test says `counting.hurry`.
+As in counting.py, a table starts at zero and is trained by SGD at rate 1, with a gradient of -1 per occurrence. Every
+record has a different number, so the table counts how often each record was trained. Dense parameters count all
+records. A batch takes `pause_s` until the test calls `counting.hurry`.
 """
 
 import threading
@@ -79,13 +79,13 @@ class Producer:
         self.partitions = partitions
 
     def seal(self):
-        """That was all."""
+        """Seal the log."""
         self._writer.close()
         self.stream.seal()
         self.stream.close()
 
     def grow(self, partitions):
-        """More partitions."""
+        """Add partitions."""
         with self._lock:
             self.stream.grow(partitions)
             self.partitions = partitions

@@ -1,9 +1,9 @@
-"""One history of a bsp group with worker caches: ranks and servers go on in any order, messages come late or twice,
-ranks and servers are lost, the group changes, slots move, rows are flushed and saved.
+"""Random histories of a bsp group with worker caches. Ranks and servers run in any order, and messages arrive late or
+twice. Ranks and servers are lost, the group changes, slots move, and rows are flushed and saved.
 
-A row is the tuple of what was added to it, (step, samples) by (step, samples), so that a value is compared exactly.
-Every read must see the latest version, a flush and a checkpoint must hold all, and in the end every sample must be in
-every row it touches, once. `RULES` can be dropped one by one, to show that each is needed.
+A row is the tuple of all its updates, each a pair (step, samples), so that values are compared exactly. Every read must
+return the latest version. A flush and a checkpoint must contain all updates. In the end, every row must contain each of
+its samples once. `RULES` can be dropped one by one, to show that each is needed.
 """
 
 import random
@@ -31,7 +31,7 @@ Row = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 class Violated(AssertionError):
-    """The protocol let a wrong value through."""
+    """The protocol gave a wrong value."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class World:
     # ---- a group ----
 
     def begin(self, first: int, *, ranks: int) -> None:
-        """A new generation: caches and directories are empty."""
+        """Start a new generation with empty caches and directories."""
         self.generation += 1
         caches = [rank.cache for rank in getattr(self, "ranks", [])]
         self.ranks = [Rank(step=first) for _ in range(ranks)]
@@ -102,7 +102,8 @@ class World:
         self.schedule(first)
 
     def schedule(self, step: int) -> None:
-        """The same plan on every rank: samples dealt out at random, for the protocol must not care."""
+        """Make the same plan on every rank. Samples are assigned at random, because the protocol must work for any
+        assignment."""
         if step in self.plans:
             return
         if step not in self.batches:
@@ -131,11 +132,11 @@ class World:
     # ---- what a rank does ----
 
     def movable(self) -> list[int]:
-        """Ranks that can go on."""
+        """Return the ranks that can make a step."""
         return [at for at, rank in enumerate(self.ranks) if self.ready(at, rank)]
 
     def ready(self, at: int, rank: Rank) -> bool:
-        """Whether this rank waits for no other."""
+        """Return True if this rank waits for no other rank."""
         plan = self.plans.get(rank.step, [None] * len(self.ranks))[at]
         match rank.phase:
             case "read":
@@ -156,7 +157,7 @@ class World:
         return False  # done
 
     def go(self, at: int) -> None:
-        """One move of one rank."""
+        """Let one rank make its next step."""
         rank = self.ranks[at]
         getattr(self, rank.phase)(at, rank, self.plans[rank.step][at])
 
@@ -201,7 +202,7 @@ class World:
         rank.phase = "push"
 
     def push(self, at: int, rank: Rank, plan: Plan) -> None:
-        """Trained rows in the cache, gradients and images on their way to the servers."""
+        """Put trained rows into the cache, and send gradients and images to the servers."""
         step, dealt = rank.step, self.dealt[rank.step][at]
         parts: dict[int, dict[int, tuple[int, ...]]] = {key: {at: dealt[key]} for key in plan.held}
         for sender, key in plan.gradient_receives:
@@ -228,7 +229,8 @@ class World:
     # ---- what servers do ----
 
     def deliver(self, at: int, *, twice: bool = False) -> None:
-        """Any message, now; perhaps once more later. A server that has the slot no longer sends it on."""
+        """Deliver any message now, and perhaps once more later. A server that no longer has the slot forwards the
+        message."""
         part = self.wire[at] if twice else self.wire.pop(at)
         slot = self.slots[part.slot]
         if part.generation != self.generation and self.dropped != "generation":
@@ -245,7 +247,7 @@ class World:
             self.apply(slot, slot.parts.pop(part.step, []), again=True)
 
     def apply(self, slot: Slot, parts: list[Part], *, again: bool = False) -> None:
-        """A step of one slot: sums in the order of ranks, then images; what is flushed must be whole."""
+        """Apply a step to one slot: sums in rank order, then images. A flushed slot must be complete."""
         for part in sorted(parts, key=lambda one: one.rank):
             for key, samples in part.gradients:
                 slot.rows[key] = (*slot.rows.get(key, ()), (part.step, samples))
@@ -269,21 +271,21 @@ class World:
     # ---- what goes wrong, and what people want ----
 
     def wish(self, at: int, what: str) -> None:
-        """A rank wants a flush with its next step: to save, to change the group, to look."""
+        """Let a rank request a flush with its next step: for a checkpoint, a change of the group, or a read."""
         if self.ranks[at].phase != "done":
             self.ranks[at].wishes.add(what)
 
     def settled(self) -> bool:
-        """All ranks have stopped and servers have everything sent."""
+        """Return True if all ranks have stopped and the servers have all messages."""
         last = self.ranks[0].step - 1
         return all(rank.phase == "done" for rank in self.ranks) and all(s.applied == last for s in self.slots)
 
     def change(self, ranks: int) -> None:
-        """The group goes on with more or fewer ranks: nothing is trained again."""
+        """Continue with more or fewer ranks; no sample is trained again."""
         self.begin(self.ranks[0].step, ranks=ranks)
 
     def lose(self, ranks: int) -> None:
-        """A rank or a server is gone: all go back to the last checkpoint."""
+        """Lose a rank or a server; the whole group returns to the last checkpoint."""
         step, rows = self.saved
         for number, slot in enumerate(self.slots):
             slot.rows = {key: row for key, row in rows.items() if key % SLOTS == number}
@@ -292,7 +294,7 @@ class World:
         self.begin(step + 1, ranks=ranks)
 
     def move(self, number: int, server: int) -> None:
-        """A slot goes to another server between two messages."""
+        """Move a slot to another server between two messages."""
         self.slots[number].server = server
         if self.dropped == "move":
             self.slots[number].parts = {}
@@ -300,13 +302,13 @@ class World:
     # ---- a run by dice ----
 
     def run(self, *, moves: int = 400) -> None:
-        """A random history, then quiet until the end of the pass."""
+        """Run a random history, then no faults until the end of the pass."""
         for _ in range(moves):
             self.any()
         self.finish()
 
     def any(self) -> None:
-        """One move of many."""
+        """Make one random move."""
         dice = self.chance.random()
         if self.settled():
             self.change(self.chance.choice([1, 2, 3]))
@@ -322,7 +324,7 @@ class World:
             self.go(self.chance.choice(movable))
 
     def finish(self) -> None:
-        """Nothing goes wrong any more; the pass ends, which flushes; every sample must be in its rows once."""
+        """End the pass without faults, which flushes all rows. Every row must then contain each of its samples once."""
         for _ in range(2000):
             if self.settled():
                 break

@@ -1,8 +1,10 @@
-"""One random history of a job: messages are lost, doubled, reordered and late, slots move, workers and servers die.
+"""Random histories of a job. Messages are lost, duplicated, reordered and late. Slots move, and workers and servers
+die.
 
-Servers are native `Store`s, moves and checkpoints are slot images, the ledger is the master's own `JobLedger`; only the
-wire, the workers and the clock are made up. Every key belongs to one (slot, batch) and counts how often that batch was
-applied there. `RULES` can be dropped one by one, to show that each is needed and that a violation would be seen.
+Servers are native `Store`s, moves and checkpoints are slot images, and the ledger is the master's own `JobLedger`. Only
+the wire, the workers and the clock are simulated. Every key belongs to one (slot, batch) and counts how often that
+batch was applied there. `RULES` can be dropped one by one, to show that each is needed and that a violation would be
+seen.
 """
 
 import dataclasses
@@ -43,7 +45,7 @@ def new_store():
 
 
 def counting_keys():
-    """A key of its own for every slot and batch."""
+    """Return a different key for every slot and batch."""
     store, keys = new_store(), {}
     candidates = np.arange(20_000, dtype=np.int64)
     slot_of = store.slot_of(0, candidates)
@@ -73,7 +75,7 @@ class Push:
 
 @dataclass
 class Ack:
-    """The server's answer: which slots it refused."""
+    """The server's reply, with the slots that it refused."""
 
     push: Push
     refused: frozenset[int]
@@ -81,7 +83,7 @@ class Ack:
 
 @dataclass
 class Worker:
-    """A process. `lease` counts its leases, so that an old answer is not taken for a new one's."""
+    """A worker process. `lease` counts its leases, so that a reply to an earlier lease is recognized."""
 
     holder: LeaseHolder
     alive: bool = True
@@ -95,7 +97,7 @@ class Worker:
 
     @property
     def trained(self) -> int:
-        """Batches of the lease before this one are acknowledged by all servers."""
+        """Return the position before which all servers have acknowledged the lease's batches."""
         return min((batch for batch, left in self.open.items() if left), default=self.next)
 
 
@@ -129,7 +131,7 @@ class World:
     # ---- a run ----
 
     def run(self) -> list[str]:
-        """Faults for a while, then quiet until all is trained."""
+        """Inject faults for a while, then none until all samples are trained."""
         for self.step in range(STEPS):
             if self.over:
                 return self.violations()
@@ -179,7 +181,7 @@ class World:
     # ---- messages ----
 
     def send(self, worker: Worker, batch: int, slots: tuple[int, ...], *, again: bool = False) -> None:
-        """A first push speaks for all slots of a server, keys or not; one that is sent again names its own."""
+        """Send a push. The first covers all slots of a server, with or without keys; a repeat names its slots."""
         assert worker.grant is not None
         for server in sorted(set(worker.owner.values())):
             keys = tuple(slot for slot in slots if worker.owner[slot] == server)
@@ -194,7 +196,7 @@ class World:
                 worker.open[batch].update(keys)
 
     def deliver(self) -> None:
-        """Any message, now, and perhaps once more later."""
+        """Deliver any message now, and perhaps once more later."""
         at = self.chance.randrange(len(self.wire))
         message = self.wire[at]
         if not (self.faulty and self.chance.random() < 0.15):
@@ -254,7 +256,7 @@ class World:
                     self.send(worker, batch, tuple(sorted(left)), again=True)
 
     def lease(self, worker: Worker) -> None:
-        """One lease, or nothing; a fenced worker begins a new life."""
+        """Request a lease; a fenced worker starts a new life."""
         answer = self.book.lease(worker.holder, CARD, 1, 0.0)
         if answer is NoLease.FENCED:
             worker.holder = LeaseHolder(worker.holder.rank, worker.holder.incarnation + 1)
@@ -282,15 +284,15 @@ class World:
             worker.grant = None
 
     def spawn(self) -> None:
-        """One more rank."""
+        """Add a rank."""
         self.workers.append(Worker(LeaseHolder(len(self.workers))))
 
     def kill(self) -> None:
-        """A worker dies; the master notices."""
+        """Kill a worker; the master notices."""
         self.suspect(dies=True)
 
     def suspect(self, *, dies: bool = False) -> None:
-        """The master fences a worker, which may go on for a long time as a zombie."""
+        """Let the master fence a worker that is still alive, and may continue for long as a zombie."""
         live = [worker for worker in self.workers if worker.alive]
         if live:
             worker = self.chance.choice(live)
@@ -300,7 +302,7 @@ class World:
     # ---- servers ----
 
     def move(self) -> None:
-        """A slot goes to another server, rows and set together."""
+        """Move a slot to another server, with its rows and its set of batches."""
         slot, to = self.chance.choice(SLOTS), self.chance.choice(list(self.stores))
         if to != self.owner[slot]:
             image = self.stores[self.owner[slot]].export_slot(slot)
@@ -312,7 +314,7 @@ class World:
             self.stores[next(self.fresh)] = new_store()
 
     def save(self) -> None:
-        """A checkpoint goes on by one slot: begun, one slot later, or complete."""
+        """Advance a checkpoint by one slot: begin it, copy a slot, or complete it."""
         if self.saving is None:
             self.saving = Checkpoint(self.book.note())
         left = [slot for slot in SLOTS if slot not in self.saving.images]
@@ -325,7 +327,7 @@ class World:
         self.saved, self.saving = self.saving, None
 
     def die(self) -> None:
-        """A server is lost: its slots are restored from the last checkpoint, and the ledger rolls back to it."""
+        """Lose a server. Its slots are restored from the last checkpoint, and the ledger rolls back to it."""
         if len(self.stores) == 1:
             return
         dead = self.chance.choice(list(self.stores))
@@ -356,4 +358,4 @@ class World:
         )
 
     def idle(self) -> None:
-        """Nothing goes wrong this time."""
+        """Do nothing."""

@@ -1,7 +1,7 @@
 """A job with data workers in virtual time: its observed rates for any number and size of workers, with noise.
 
-The rates come from costs in core seconds; the tuner is shown intervals of it and its targets are carried out at once,
-or an interval later. Used by test_feeding.py.
+The rates follow from costs in core seconds. The tuner observes intervals, and its targets take effect at once or an
+interval later. Used by test_feeding.py.
 """
 
 import random
@@ -66,7 +66,7 @@ class World:
         return min(self.data_workers * one, self.program.wire_per_s)
 
     def speed(self) -> float:
-        """Steps a second of all trainers."""
+        """Return the steps per second of all trainers."""
         if self.data_workers == 0:
             return self.trainers * self.unfed()[0]
         return min(self.could_make(), self.trainers * self.capable())

@@ -1,10 +1,10 @@
-"""One random history of slots that move while servers and masters die: real owners and believed owners.
+"""Random histories of slots that move while servers and masters die. Compares the true owners with those that the
+master knows.
 
-The master's part is the real `Rollout` over the real record; servers are made up: gates, a hand-over thread, frames on
-the wire, words to the master. A slot's copy is a number that rises with every push; a copy that is opened must be as
-new as the slot ever was, unless it comes from a checkpoint: then the ledger goes back, and what it lacks is trained
-again.
-`RULES` can be dropped one by one, to show that each is needed.
+The master is the real `Rollout` over the real record. Servers are simulated, with gates, a handover thread, frames on
+the wire and messages to the master. A slot's copy is a number that rises with every push. When a gate opens over a
+copy, the copy must be the newest that the slot ever had. A copy from a checkpoint may be older: then the ledger rolls
+back, and the missing batches are trained again. `RULES` can be dropped one by one, to show that each is needed.
 """
 
 import itertools
@@ -38,7 +38,7 @@ FAULTS_UNTIL, STEPS = 400, 4000
 
 @dataclass(eq=False)
 class Frame:
-    """`own` in transit to a target, over a connection of that turn of the target."""
+    """An `own` frame in transit to a target, over a connection of this `turn` of the target."""
 
     slot: int
     copy: int
@@ -109,7 +109,7 @@ class World:
             self.open_all(life, [slot for slot in SLOTS if self.record.slots.owners[slot] == life.rank])
 
     def master(self) -> SlotMigration:
-        """The master of this term."""
+        """Return the master of this term."""
         doors = SimpleNamespace(
             record=self.record,
             journaled=lambda change, *arguments: change(*arguments),
@@ -131,7 +131,7 @@ class World:
     # ---- a run ----
 
     def run(self) -> list[str]:
-        """Faults for a while, then quiet until every slot has its owner."""
+        """Inject faults for a while, then none until every slot has its owner."""
         for self.step in range(STEPS):
             if self.wrong or (not self.faulty and self.at_rest):
                 break
@@ -174,7 +174,7 @@ class World:
                 self.wrong.append(f"slot {slot} has the owners {found}")
 
     def open(self, life: Life, slot: int) -> None:
-        """A gate opens, over a copy that must be the newest."""
+        """Open a gate; its copy must be the newest."""
         life.gates.add(slot)
         if life.copies[slot] != self.truth[slot]:
             self.wrong.append(f"slot {slot} is opened on server-{life.rank} as it was before")
@@ -195,14 +195,14 @@ class World:
         """Nothing."""
 
     def push(self) -> None:
-        """A worker trains a slot at its known owner."""
+        """Let a worker train a slot at its owners."""
         slot = self.chance.choice(SLOTS)
         for rank in self.owners()[slot]:
             self.lives[rank].copies[slot] += 1
             self.truth[slot] = self.lives[rank].copies[slot]
 
     def aim(self) -> None:
-        """The master wants slots elsewhere."""
+        """Let the master give slots to other servers."""
         if not self.record.state.healing:
             slots = self.chance.sample(SLOTS, self.chance.randint(1, 3))
             goal = {slot: self.chance.randrange(SERVERS) for slot in slots}
@@ -218,7 +218,7 @@ class World:
                 life.words.clear()
 
     def learn_of_death(self) -> None:
-        """The agent tells the master; the next life begins and calls in."""
+        """The agent reports a death to the master; the next life starts and joins."""
         if not self.news or self.chance.random() < 0.5:
             return
         dead = self.news.pop(self.chance.randrange(len(self.news)))
@@ -230,7 +230,7 @@ class World:
         self.happen(events.RoleJoined(dead.role, dead.incarnation + 1, pid=dead.incarnation + 2))
 
     def replace_master(self) -> None:
-        """Start a new master; messages in transit are resent, heartbeats made again."""
+        """Start a new master. Messages in transit are sent again, and heartbeats are built again."""
         self.term += 1
         goal = self.rollout._goal
         self.rollout = self.master()
@@ -257,7 +257,7 @@ class World:
             life.words.append(None)
 
     def speak(self) -> None:
-        """Deliver the next message of a server to the master, which answers."""
+        """Deliver the next message of a server to the master, and the reply."""
         life = self.some()
         if life is not None and life.words:
             self.say(life, life.words.pop(0))
@@ -280,7 +280,7 @@ class World:
     # ---- the hand-over thread ----
 
     def hand(self) -> None:
-        """One step of a server's thread."""
+        """Run one step of a server's handover thread."""
         life = self.some()
         if life is None or life.told is not None or life.goal is None:
             return
@@ -309,7 +309,7 @@ class World:
                     return self.give(life, slot, self.life_at[parcel.address])
 
     def give(self, life: Life, slot: int, target: Life) -> None:
-        """Close the gate and send the last of it."""
+        """Close a slot's gate and send its last changes."""
         if not target.alive:
             return
         life.gates.discard(slot)
@@ -325,13 +325,13 @@ class World:
         life.doubts[frame.slot] = frame.target.rank
 
     def break_off(self) -> None:
-        """A connection between two servers breaks; sent frames may still arrive."""
+        """Break a connection between two servers; sent frames may still arrive."""
         giving = [life for life in self.lives.values() if life.alive and life.giving]
         if giving:
             self.doubt(self.chance.choice(giving))
 
     def deliver(self) -> None:
-        """A frame arrives, and is answered."""
+        """Deliver a frame, and the reply."""
         if not self.frames:
             return
         frame = self.chance.choice(self.frames)
@@ -366,6 +366,6 @@ class World:
 
 
 def skip_the_stop(call: RollCall) -> None:
-    """As if all had stopped at once."""
+    """Treat all servers as stopped at once."""
     if call.open and not call._all_still:
         call._all_still = True

@@ -1,9 +1,10 @@
-"""One random history of an online job: records come, partitions are added, batches are cut, forwarded and doubled.
+"""Random histories of an online job. Records arrive, partitions are added, and batches are cut, forwarded and
+duplicated.
 
-Servers, moves, checkpoints and the master's `JobLedger` are those of `exactly_once_world`. Workers hold partitions, see
-the stream's end late, ask for cuts at it, pass batches on to peers, are suspected and go on for long. Every key belongs
-to one (slot, record) and counts; some records hold nothing to train, and the ledger counts those too. `RULES`
-can be dropped one by one, to show that each is needed.
+Servers, moves, checkpoints and the master's `JobLedger` are those of `exactly_once_world`. Workers hold partitions,
+notice new records late, request cuts at the end of the stream and forward batches to peers. Fenced workers may continue
+for long. Every key belongs to one (slot, record) and counts how often it was trained. Some records have nothing to
+train; the ledger counts them too. `RULES` can be dropped one by one, to show that each is needed.
 """
 
 import random
@@ -32,7 +33,7 @@ ALL_RECORDS = [(partition, offset) for partition in range(PARTITIONS) for offset
 
 
 def counting_keys():
-    """A key of its own for every slot and record."""
+    """Return a different key for every slot and record."""
     candidates = np.arange(40_000, dtype=np.int64)
     slot_of = new_store().slot_of(0, candidates)
     return {
@@ -46,7 +47,7 @@ KEYS = counting_keys()
 
 
 class Run(NamedTuple):
-    """A batch of somebody's lease."""
+    """A batch of a worker's lease."""
 
     owner: int
     holder: LeaseHolder
@@ -71,7 +72,7 @@ class Push:
 
 @dataclass
 class Ack:
-    """The server's answer: which slots it refused."""
+    """The server's reply, with the slots that it refused."""
 
     push: Push
     refused: frozenset[int]
@@ -79,14 +80,14 @@ class Ack:
 
 @dataclass
 class Told:
-    """A peer to the owner of a batch: it is trained."""
+    """A peer's message to the owner of a batch: the batch is trained."""
 
     run: Run
 
 
 @dataclass
 class Part:
-    """A lease in a worker's hands."""
+    """A lease that a worker holds."""
 
     grant: Grant
     end: int
@@ -125,7 +126,7 @@ class Worker:
 
 
 class StreamWorld(exactly_once_world.World):
-    """All of it; see `World`."""
+    """The whole system with streams; see `World`."""
 
     def __init__(self, seed: int, *, dropped: str = "") -> None:
         super().__init__(seed)
@@ -154,7 +155,7 @@ class StreamWorld(exactly_once_world.World):
         return bool(flows) and flows[0].over and not self.wire and self.saving is None
 
     def moves(self) -> list[str]:
-        """As in any job, and what streams and the balance of partitions add."""
+        """Return the moves of any job, and those of streams and of balancing partitions."""
         moves = super().moves()
         if self.faulty:
             moves += self.chance.choices(["grow", "assign", "idle"], weights=[6, 2, 8])
@@ -182,14 +183,14 @@ class StreamWorld(exactly_once_world.World):
     # ---- the stream and who has what of it ----
 
     def grow(self) -> None:
-        """Records come, at times in a new partition."""
+        """Append records, sometimes to a new partition."""
         if self.chance.random() < 0.1 and len(self.ends) < PARTITIONS:
             self.ends[len(self.ends)] = 0
         partition = self.chance.choice(list(self.ends))
         self.ends[partition] = min(RECORDS, self.ends[partition] + self.chance.randrange(1, 4))
 
     def assign(self) -> None:
-        """The master moves a partition."""
+        """Let the master move a partition."""
         ranks = [worker.holder.rank for worker in self.workers if worker.alive]
         if ranks:
             self.book.assign([(self.chance.randrange(PARTITIONS), self.chance.choice(ranks))])
@@ -197,7 +198,7 @@ class StreamWorld(exactly_once_world.World):
     # ---- messages ----
 
     def send_run(self, worker: Worker, run: Run, *, again: bool = False) -> None:
-        """A first push speaks for all slots of a server, keys or not; one that is sent again names its own."""
+        """Send a push. The first covers all slots of a server, with or without keys; a repeat names its slots."""
         names = [(run.shard, offset) for offset in range(run.begin, run.end)]
         left = worker.open.setdefault(run, set())
         if not again:
@@ -212,7 +213,7 @@ class StreamWorld(exactly_once_world.World):
             self.done(worker, run)
 
     def deliver(self) -> None:
-        """Any message, now, and perhaps once more later."""
+        """Deliver any message now, and perhaps once more later."""
         at = self.chance.randrange(len(self.wire))
         message = self.wire[at]
         if not (self.faulty and self.chance.random() < 0.15):
@@ -255,7 +256,7 @@ class StreamWorld(exactly_once_world.World):
         return frozenset(stats.foreign)
 
     def acknowledge(self, ack: Ack) -> None:
-        """A worker hears: what was refused goes to the slots' owners by its newest placement."""
+        """A worker gets a reply: refused slots go to their owners by its newest placement."""
         worker, run = self.workers[ack.push.sender], ack.push.run
         if not worker.alive or run not in worker.open:
             return
@@ -268,7 +269,7 @@ class StreamWorld(exactly_once_world.World):
             self.done(worker, run)
 
     def done(self, worker: Worker, run: Run) -> None:
-        """Every server has the batch: its owner must know."""
+        """Report to the owner of a batch that every server has it."""
         del worker.open[run]
         if self.workers[run.owner] is worker:
             self.trained(worker, run)
@@ -298,7 +299,7 @@ class StreamWorld(exactly_once_world.World):
             self.send_again(worker)
 
     def lease(self, worker: Worker) -> None:
-        """All that it can have; a fenced worker begins a new life."""
+        """Request all available leases; a fenced worker starts a new life."""
         sealed = not self.faulty
         seen = [PartitionRange(partition, 0, end, sealed) for partition, end in self.ends.items()]
         answer = self.book.lease(worker.holder, CARD, 99, 0.0, list(worker.parts), worker.era, seen)
@@ -316,7 +317,7 @@ class StreamWorld(exactly_once_world.World):
                     worker.parts[key] = Part(grant, grant.end, grant.first, grant.first, mine)
 
     def enter(self, worker: Worker) -> None:
-        """It hears of the book's era."""
+        """Let a worker learn the ledger's era."""
         if worker.era < self.book.era:
             worker.era = self.book.era
             if self.dropped != "era":
@@ -374,7 +375,7 @@ class StreamWorld(exactly_once_world.World):
                 worker.parts.pop(LeaseKey(word.shard, word.first), None)
 
     def spawn(self) -> None:
-        """One more rank."""
+        """Add a rank."""
         self.workers.append(Worker(LeaseHolder(len(self.workers))))
 
     # ---- servers ----
@@ -393,7 +394,7 @@ class StreamWorld(exactly_once_world.World):
                     self.book.flows()[0].partitions[lease.running].forget(lease.offset)
 
     def die(self) -> None:
-        """A server is lost."""
+        """Lose a server."""
         super().die()
         if self.dropped == "back" and self.book.flows():
             for partition in self.book.flows()[0].partitions.values():

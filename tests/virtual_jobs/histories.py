@@ -1,6 +1,6 @@
-"""Short random histories of whole jobs in virtual time: some faults in a few seconds, and what is wrong at the end.
+"""Short random histories of whole jobs in virtual time: some faults in a few seconds, and the violations at the end.
 
-In: a seed, or a `Case`. Out: a `History` with its violations and its story. A case is plain data, so `search` can
+In: a seed, or a `Case`. Out: a `History` with its violations and its events. A case is plain data, so `search` can
 leave faults out until only those remain that matter. Everything but machines, network, disks and time is real.
 """
 
@@ -69,7 +69,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A history before it happens."""
+    """The job and the faults of a history."""
 
     seed: int
     setup: Setup
@@ -78,7 +78,7 @@ class Case:
 
 @dataclass(slots=True)
 class History:
-    """What happened, and what was wrong at the end."""
+    """The events of a run, and its violations."""
 
     case: Case
     violations: list[str] = field(default_factory=list)
@@ -89,7 +89,7 @@ class History:
 
 
 def draw(seed: int) -> Case:
-    """Return the case of a seed: a small job in some weather, and some faults."""
+    """Return the case of a seed: a small job, its network, and some faults."""
     chance = random.Random(seed)
     shape = replace(MODEL.tuned, workers=chance.choice([1, 1, 2, 2, 3]), servers=chance.choice([1, 1, 2, 2, 3]))
     setup = Setup(
@@ -128,7 +128,7 @@ def draw(seed: int) -> Case:
 
 
 def happen(case: Case) -> History:
-    """Let a case happen."""
+    """Run a case."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="history-", dir=RAM if RAM.is_dir() else None))
     least, roles.LEAST_SLOTS = roles.LEAST_SLOTS, 1
     history = History(case)

@@ -1,6 +1,7 @@
-"""One random history of a whole job in virtual time: what it is, what goes wrong with it, how it ends.
+"""Long random histories of whole jobs in virtual time: the job, its faults and its end.
 
-Everything but machines, network and time is real: master, ledger, leases, slots, checkpoints. A seed says it all.
+Everything but machines, network and time is real: master, ledger, leases, slots, checkpoints. The seed determines the
+whole history.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ class History:
 
 
 def setup_of(chance: random.Random, seed: int, *, batches: tuple[int, int]) -> Setup:
-    """A small job in some weather."""
+    """Return a small job and its rates of faults."""
     shape = replace(MODEL.tuned, workers=chance.randint(1, 5), servers=chance.randint(1, 4))
     job = workload.one(WORLD, MODEL, requested=shape, steps=chance.randint(*batches))
     return Setup(
@@ -75,13 +76,13 @@ def setup_of(chance: random.Random, seed: int, *, batches: tuple[int, int]) -> S
 
 
 class Whims:
-    """Whoever plans here has no plan: anything may come, sense and nonsense, late, or never."""
+    """A planner that gives random advice: valid, invalid, late, or none."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
 
     async def advise(self, view, *, epoch, now):
-        """Mostly another shape; now and then what no master should follow."""
+        """Return mostly another shape, and sometimes advice that no master should follow."""
         kind = self._chance.choice(
             ["shape"] * 6 + ["nothing", "stale", "wrong job", "huge", "garbage", "raise", "late"]
         )
@@ -103,14 +104,14 @@ class Whims:
         return Advice(epoch=stale, why="a whim", plan=None if kind == "nothing" else plan)
 
     async def conclude(self, past):
-        """Nothing is remembered."""
+        """Do nothing, because this planner keeps no history."""
 
     async def close(self):
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 def planning_of(chance: random.Random) -> PlanRules:
-    """Half of the jobs plan for themselves, hastily."""
+    """Let half of the jobs plan for themselves, with short intervals."""
     if chance.random() < 0.5:
         return PlanRules()
     least = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=2.0)
@@ -125,7 +126,7 @@ def planning_of(chance: random.Random) -> PlanRules:
 
 
 def rates_of(chance: random.Random) -> FaultRates:
-    """Some kinds of trouble not at all, the others more or less often."""
+    """Draw the rates of faults; some kinds never occur."""
     factor = chance.choice([0.3, 1.0, 3.0])
     return FaultRates(
         **{each.name: factor * getattr(USUAL, each.name) * chance.choice([0, 1, 1]) for each in fields(USUAL)}
@@ -133,7 +134,7 @@ def rates_of(chance: random.Random) -> FaultRates:
 
 
 def tell(seed: int, folder, *, batches: tuple[int, int] = (60, 400)) -> History:
-    """The history of this seed; a job that does not end is an error."""
+    """Run the history of this seed; a job that does not end is an error."""
     chance = random.Random(seed)
     setup, rates = setup_of(chance, seed, batches=batches), rates_of(chance)
     bounds = FaultBounds(until_s=chance.choice([60.0, 200.0]))

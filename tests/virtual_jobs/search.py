@@ -1,4 +1,4 @@
-"""Searches for a history that breaks a promise, and leaves out of it what does not matter.
+"""Searches for a history with a violation, and removes the faults that do not matter for it.
 
 In: a seed and a number of seconds or histories. Out: a `Report`. Every LONG-th history is a long one
 (`long_histories`), with planned shapes and minutes of faults.
@@ -22,7 +22,7 @@ LONG = 1000
 
 @dataclass(slots=True)
 class Report:
-    """What a search has seen."""
+    """The result of a search."""
 
     seed: int
     histories: int = 0
@@ -44,7 +44,7 @@ class Report:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the masters' warnings, and let the garbage collector skip what lives for ever."""
+    """Silence the masters' warnings, and let the garbage collector skip permanent objects."""
     logging.disable(logging.CRITICAL)
     before = gc.get_threshold()
     gc.collect()
@@ -59,7 +59,7 @@ def quiet() -> Iterator[None]:
 
 
 def search(seed: int, go_on: Callable[[Report], bool], *, long: int = LONG) -> Report:
-    """Let histories happen from this seed on, as long as `go_on` says so."""
+    """Run histories from this seed on, as long as `go_on` returns True."""
     report, began = Report(seed), time.process_time()
     with quiet():
         while go_on(report):
@@ -84,7 +84,7 @@ def first_violation(seed: int, most: int) -> tuple[int, History | None]:
 
 
 def shrink(history: History) -> History:
-    """Leave out faults as long as something stays wrong."""
+    """Remove faults as long as a violation remains."""
     with quiet():
         least, tried = history, 0
         while tried < len(least.case.faults):
@@ -95,7 +95,7 @@ def shrink(history: History) -> History:
 
 
 def tell(history: History) -> list[str]:
-    """Return the story of a history, one line for each event."""
+    """Return the events of a history, one line each."""
     case = history.case
     setup = case.setup
     faults = ", ".join(f"{fault.kind} at {fault.at:g} s" for fault in case.faults)

@@ -1,10 +1,10 @@
 """One online job in virtual time that measures its workers, learns their capacity, and scales.
 
-In: traffic by time, a past to forecast from, and how workers really are (`Truth`): what a step costs and what each of
-its samples costs, quotas that make rested workers look quick, batches that are cut short at the live head. Out: a
-`Day`: the figures of Kale's section 4.1, and what was done. Learning, outlook and decision are those of a job's master
-(`planning/online`); the windows are `master.autoscale.online_loop`'s. Rows: reproduction.py; a real day: `springtide
-bench online`.
+In: traffic by time, past traffic for forecasts, and the true behaviour of workers (`Truth`): the costs of a step and of
+a sample, quotas that make workers look fast after a rest, and short batches at the end of the stream. Out: a
+`PlayedDay` with the figures of Kale's section 4.1 and the decisions. Learning, outlook and decisions use the code of a
+job's master (`planning/online`), and windows that of `master.autoscale.online_loop`. Rows: reproduction.py; a real day:
+`springtide bench online`.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ SIZES, NOISE = 0.3, 0.4  # how far sizes of batches, and times of steps, are fro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """How workers are, in seconds of the clock."""
+    """True behaviour of workers, in seconds of the clock."""
 
     pace: float
     """Samples a second of one that never waits, in full batches."""
@@ -50,12 +50,12 @@ class Truth:
         return full * (self.at_all + (1 - self.at_all) * size / self.batch)
 
     def most(self, workers: int) -> float:
-        """Samples a second of so many, in full batches."""
+        """Return the samples per second that this number of workers trains in full batches."""
         return workers * self.batch / self.step_s(self.batch, workers)
 
     def trains(self, comes: float, waits: float, workers: int) -> tuple[float, float, float]:
-        """Of so much that comes a second, while so much waits: samples a second trained, of what size batches are, and
-        the part of the time in which workers have something to do."""
+        """Return the samples trained per second, the size of batches and the share of time in which workers are busy,
+        for this traffic and this number of waiting samples."""
         size = min(self.batch, max(1.0, comes / self.partitions * self.linger_s))
         if waits < comes and comes / size * self.step_s(size, workers) < workers:
             return comes + waits, size, min(1.0, self.quota * comes / size * self.step_s(size, workers) / workers)
@@ -80,7 +80,7 @@ class PlayedDay(NamedTuple):
 
 
 class Past:
-    """Traffic by steps of ten minutes of the stream, of which the first days are over; forecasts of what follows."""
+    """Traffic in steps of ten minutes of the stream. The first days are over; forecasts are for the others."""
 
     def __init__(self, before: Array, comes: Callable[[float], float], speedup: float) -> None:
         self._values, self._comes, self._speedup = list(map(float, before)), comes, speedup
@@ -88,7 +88,7 @@ class Past:
         self._made: tuple[int, TrafficOutlook] | None = None
 
     def outlook(self, now: float) -> TrafficOutlook:
-        """From `now`, seconds of the clock since the day began, on."""
+        """Return the outlook from `now` on, in seconds of the clock since the day began."""
         step = int(now * self._speedup // STEP_S)
         while len(self._values) < self._days + step:
             middle = (len(self._values) - self._days + 0.5) * STEP_S / self._speedup
@@ -112,7 +112,8 @@ def play(
     seed: int = 0,
     lasts_s: float | None = None,
 ) -> PlayedDay:
-    """A day that begins with one worker. `comes`: samples a second, by seconds of the clock."""
+    """Play a day that begins with one worker. `comes` returns the samples that arrive per second, by seconds of the
+    clock."""
     job = _Job(truth, rules, speedup, np.random.default_rng(seed))
     past = Past(before, comes, speedup)
     ticks = round((DAY_S / speedup if lasts_s is None else lasts_s) / TICK_S)

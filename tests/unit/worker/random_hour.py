@@ -1,4 +1,4 @@
-"""Trains programs drawn at random, each alone and fed by data workers, for as long as asked, and counts differences.
+"""Trains random programs for a given time, each without and with data workers, and counts the differences.
 
     python -m tests.unit.worker.random_hour --seconds 3600 --seed 1
 
