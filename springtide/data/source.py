@@ -4,6 +4,7 @@ In: the `dataset` argument of `job.prepare`. Out: `fetch(indices)`, which return
 worker/input/batches.py.
 """
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -70,6 +71,11 @@ class SampleSource:
     collate: Callable[[list[Any]], Any] | None = None
     """The user's `collate_fn`, if there is one."""
     loader_options: dict[str, Any] = field(default_factory=dict)
+    length: Callable[[], int] | None = None
+    """Function that returns the number of mini-batches of an IterableDataset with `__len__`."""
+    whole: bool = False
+    """True if each item of the data set is a batch, as with DataLoader(batch_size=None). A batch then counts as one
+    sample."""
     online: StreamDataset | None = None
     """The stream, if the data set is a stream. For a stream, only the batch size of the other fields is used."""
 
@@ -77,7 +83,7 @@ class SampleSource:
     def rowwise(self) -> bool:
         """True if the user gave no `collate_fn`. Then a tensor whose length equals the batch size has one row for each
         sample."""
-        return self.collate is None
+        return self.collate is None and not self.whole
 
     def read(self, indices: Iterable[Indices], *, tolerant: bool = False) -> Iterator[Any]:
         """Yield the mini-batches of these index arrays, in order, read by `num_workers` processes.
@@ -115,16 +121,18 @@ def open_source(
     """Create a SampleSource for `dataset`. If `dataset` is a DataLoader, arguments that are None come from the
     DataLoader."""
     options: dict[str, Any] = {}
+    whole = False
     if isinstance(dataset, data.DataLoader):
         taken = _from_loader(dataset)
         options = taken["options"]
+        whole = taken["batch_size"] is None and batch_size is None
         batch_size = batch_size if batch_size is not None else taken["batch_size"]
         shuffle = taken["shuffle"] if shuffle is None else shuffle
         drop_last = taken["drop_last"] if drop_last is None else drop_last
         collate_fn = collate_fn or taken["collate_fn"]
         num_workers = taken["num_workers"] if num_workers is None else num_workers
         dataset = dataset.dataset
-    asked = batch_size if batch_size is not None else DEFAULT_BATCH_SIZE
+    asked = 1 if whole else batch_size if batch_size is not None else DEFAULT_BATCH_SIZE
     size = validation.number(asked, "batch_size", "a whole number, 1 or more", least=1)
     validation.number(num_workers or 0, "num_workers", "a whole number of reader processes, 0 or more")
     _check(collate_fn, shuffle=shuffle, drop_last=drop_last)
@@ -133,30 +141,53 @@ def open_source(
     iterable = isinstance(dataset, data.IterableDataset)
     if iterable and shuffle:
         raise errors.BadInput("shuffle=True needs a data set with indices; an IterableDataset has its own order")
-    samples = None if iterable else _count(dataset)
+    if whole:
+        warn_of_whole_batches()
+    common: Any = {
+        "batch_size": size,
+        "drop_last": bool(drop_last) and not whole,
+        "num_workers": num_workers or 0,
+        "collate": collate_fn,
+        "loader_options": options,
+        "whole": whole,
+    }
+    if iterable:
+        return _of_iterable(dataset, SampleSource(**common))
+    fetch = _whole_fetcher(dataset, collate_fn) if whole else fetcher(dataset, collate_fn)
+    return SampleSource(samples=_count(dataset), shuffle=True if shuffle is None else shuffle, fetch=fetch, **common)
 
-    def load(collate: Callable[[list[Any]], Any]) -> Iterable[Any]:
-        how: Any = {"num_workers": num_workers or 0, "drop_last": bool(drop_last), **options}
-        return data.DataLoader(dataset, batch_size=size, collate_fn=collate, **how)
+
+def _of_iterable(dataset: Any, source: SampleSource) -> SampleSource:
+    def load(collate: Callable[[Any], Any]) -> Iterable[Any]:
+        how: Any = {"num_workers": source.num_workers, **source.loader_options}
+        if source.whole:
+            return data.DataLoader(dataset, batch_size=None, collate_fn=collate, **how)
+        how["drop_last"] = source.drop_last
+        return data.DataLoader(dataset, batch_size=source.batch_size, collate_fn=collate, **how)
 
     def stream() -> Iterable[CountedBatch]:
-        return itertools.starmap(CountedBatch, load(_Counted(collate_fn or data.default_collate)))
+        default = data.default_convert if source.whole else data.default_collate
+        return itertools.starmap(CountedBatch, load(_Counted(source.collate or default, source.whole)))
 
     def items() -> Iterable[list[Any]]:
-        return map(_unpacked, load(_packed)) if num_workers else load(list)
+        return map(_unpacked, load(_packed)) if source.num_workers else load(list)
 
-    return SampleSource(
-        samples=samples,
-        batch_size=size,
-        shuffle=(not iterable) if shuffle is None else shuffle,
-        drop_last=bool(drop_last),
-        num_workers=num_workers or 0,
-        fetch=fetcher(dataset, collate_fn),
-        stream=stream,
-        items=items,
-        collate=collate_fn,
-        loader_options=options,
-    )
+    def length() -> int:
+        full, rest = divmod(len(dataset), source.batch_size)
+        return full + (rest > 0 and not source.drop_last)
+
+    known = length if hasattr(dataset, "__len__") else None
+    return dataclasses.replace(source, stream=stream, items=items, length=known)
+
+
+def _whole_fetcher(dataset: Any, collate_fn: Callable[[Any], Any] | None) -> Fetch:
+    convert = collate_fn or data.default_convert
+    return lambda indices: convert(dataset[int(indices[0])])  # the caller asks for one batch at a time
+
+
+@functools.cache
+def warn_of_whole_batches() -> None:
+    log.warning("DataLoader(batch_size=None): each item of the data set is a batch, and counts as one sample")
 
 
 def _check(collate_fn: Any, **either: Any) -> None:
@@ -287,9 +318,9 @@ def _count(dataset: Any) -> int:
 
 
 def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
-    if loader.batch_size is None:
+    if loader.batch_size is None and loader.batch_sampler is not None:
         raise errors.BadInput(
-            "this DataLoader batches by its own batch_sampler, which Springtide cannot use:  Springtide itself forms "
+            "this DataLoader batches by its own batch_sampler, which Springtide cannot use: Springtide itself forms "
             "batches, so that workers share samples exactly once. Pass the data set and batch_size to job.prepare "
             "instead"
         )
@@ -311,7 +342,7 @@ def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
             "multiprocessing_context": loader.multiprocessing_context,
             "timeout": loader.timeout,
         }
-    custom_collate = loader.collate_fn is not data.default_collate
+    custom_collate = loader.collate_fn not in (data.default_collate, data.default_convert)
     return {
         "batch_size": loader.batch_size,
         "shuffle": plain_random if sampler is not None else False,
@@ -346,12 +377,13 @@ def _unpacked(items: list[Any]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """A `collate_fn` that also returns the number of samples."""
+    """A `collate_fn` that also returns the number of samples. A `whole` batch of the data set counts as one."""
 
-    collate: Callable[[list[Any]], Any]
+    collate: Callable[[Any], Any]
+    whole: bool
 
-    def __call__(self, items: list[Any]) -> tuple[int, Any]:
-        return len(items), self.collate(items)
+    def __call__(self, items: Any) -> tuple[int, Any]:
+        return 1 if self.whole else len(items), self.collate(items)
 
 
 class _Whole(data.Dataset[Any]):

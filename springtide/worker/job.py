@@ -316,6 +316,11 @@ class Job:
         self._tracker.epochs_a_loop = epochs
         seed = validation.number(seed, "seed", "a whole number that fits into 64 bits", least=-validation.LARGEST)
         batch_size = source.batch_size * accumulate
+        if source.whole and (mode == "bsp" or scaling == "global_batch"):
+            raise errors.BadInput(
+                "DataLoader(batch_size=None) makes whole batches, which workers cannot divide among themselves: use "
+                'sync="async" without scaling="global_batch", or pass batch_size and a data set of samples'
+            )
         if source.online is not None:
             return stream_card(source.online, batch_size, mode, epochs=epochs, scaling=scaling, workers=self.workers)
         scaling = scaling or ("global_batch" if mode == "bsp" else "worker_batch")
@@ -380,20 +385,31 @@ class Job:
             handed = self._feed(data, mode, wired, read_from, passes)
             return handed if cutting is None else cutting.cut(handed)
 
-        fixed = source.samples is not None and (in_step or self.workers == 1) and cutting is None
-        bounds = batch_plan.batch_bounds(card.samples_used, card.batch_size // parts, group) if fixed else []
         return batches.Batches(
             feed,
             wired.step,
             self.meter,
             ahead=wired.ahead,
-            length=card.epochs * len(bounds) if fixed else None,
+            length=self._length(source, card, parts, in_step=in_step, unit=unit),
             splitting=lambda: self._splitting,
             at_rest=self._at_rest,
             tracker=self._tracker,
             repeats=Repeats(source, card, wired.model, wired.step, parts=parts, unit=unit),
             epochs=card.epochs,
         )
+
+    def _length(
+        self, source: sources.SampleSource, card: DatasetCard, parts: int, *, in_step: bool, unit: int
+    ) -> batches.LoopLength | None:
+        size, workers = card.batch_size // parts, self.workers
+        if source.samples is not None:
+            count = batch_plan.count_batches(card.samples_used, size, workers=workers, in_step=in_step, unit=unit)
+            return batches.LoopLength(lambda: card.epochs * count, exact=unit == 1 and (in_step or workers == 1))
+        if (given := source.length) is None:
+            return None
+        if in_step:  # a round has a batch for each worker; an incomplete round is left out
+            return batches.LoopLength(lambda: card.epochs * (given() // workers), exact=False)
+        return batches.LoopLength(lambda: card.epochs * -(-given() // workers), exact=False)
 
     def _feed(
         self,

@@ -162,6 +162,19 @@ def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, i
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
+def count_batches(samples: int, batch_size: int, *, workers: int = 1, in_step: bool = False, unit: int = 1) -> int:
+    """Return the number of batches of an epoch for a worker.
+
+    The number is exact for one worker, and for a bsp group (`in_step`) whose workers take a part of every batch. If
+    workers share the batches, or the `unit`s of each batch, it is a fair share, rounded up.
+    """
+    full, rest = divmod(samples, batch_size)
+    if not in_step:
+        return -(-(full + bool(rest)) // workers)
+    count = full + (rest >= workers * unit or (rest > 0 and not full))
+    return count if unit == 1 else count * -(-batch_size // (unit * workers))
+
+
 def fit_to_group(card: DatasetCard, group: int) -> DatasetCard:
     """Return a card whose batches can all be split over a bsp group, because no shard is smaller than the group."""
     if not card.samples_used:

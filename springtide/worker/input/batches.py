@@ -5,12 +5,14 @@ In: a feed of batches (worker/input/feeds.py). Out: batches for the user's loop,
 that would otherwise get none. Next: worker/step/step.py receives every batch.
 """
 
+import inspect
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Generator, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -78,6 +80,45 @@ class Repeats:
         return as_batch(self._source.fetch(indices[part]))
 
 
+class LoopLength(NamedTuple):
+    """Number of batches of a loop."""
+
+    batches: Callable[[], int]
+    exact: bool = True
+    """False if the count is a worker's fair share, of which the worker may get more or fewer batches."""
+
+
+class BatchIterator:
+    """Iterator of one loop over `batches`. The next loop ends it."""
+
+    def __init__(self, run: Generator[Any, None, None]) -> None:
+        self._run = run
+        self._taken = 0
+        self._ended = False
+
+    def __iter__(self) -> "BatchIterator":
+        return self
+
+    def __next__(self) -> Any:
+        if self._ended:
+            raise errors.BadInput(
+                "a later loop over batches has ended this loop: one loop at a time hands out a job's samples. "
+                "Finish a loop before the next one, and do not nest loops over batches"
+            )
+        batch = next(self._run)
+        self._taken += 1
+        return batch
+
+    def end(self, length: LoopLength | None) -> None:
+        """End the loop as `break` does. If it has taken all batches, the pass ends as after the last batch."""
+        if inspect.getgeneratorstate(self._run) == inspect.GEN_CLOSED:
+            return
+        self._ended = True
+        if length is not None and length.exact and self._taken == length.batches():
+            next(self._run, None)
+        self._run.close()
+
+
 class Batches:
     """Iterable of batches for the training loop: `Batch(x, y)`, or the result of collate. Iterate again for the next
     pass."""
@@ -89,7 +130,7 @@ class Batches:
         meter: StepMeter,
         *,
         ahead: bool,
-        length: int | None,
+        length: LoopLength | None,
         splitting: Callable[[], Splitting | None] = lambda: None,
         at_rest: Callable[[], None] = lambda: None,
         tracker: EpochTracker | None = None,
@@ -116,27 +157,27 @@ class Batches:
         """Function called when the loop asks for its next batch, once it has finished its last batch."""
         self._tracker, self._repeats, self._epochs = tracker, repeats, epochs
         self._passes = 0
-        self._running = False
+        self._current: weakref.ref[BatchIterator] | None = None
+        """Iterator of the latest loop. A strong reference would keep the loop alive after `break`."""
 
     def __len__(self) -> int:
+        """Return the number of batches of a loop: exact for one worker and a bsp group, else a worker's fair share."""
         if self._length is None:
             raise TypeError(
-                "len(batches) is not known: shards go to whichever worker is free (or the data set is iterable, or a "
-                "batch comes a few samples at a time); drive a progress bar by samples instead"
+                "len(batches) is not known: the data set has no length (a stream, or an IterableDataset without "
+                "__len__)"
             )
-        return self._length
+        return self._length.batches()
 
-    def __iter__(self) -> Iterator[Any]:
-        if self._running:
-            raise errors.BadInput(
-                "batches is being iterated over already: one loop at a time hands out a job's samples. "
-                "Leave that loop first (break is enough), or call job.prepare again for another data set"
-            )
-        return self._run()
+    def __iter__(self) -> BatchIterator:
+        if self._current is not None and (earlier := self._current()) is not None:
+            earlier.end(self._length)
+        iterator = BatchIterator(self._run())
+        self._current = weakref.ref(iterator)
+        return iterator
 
-    def _run(self) -> Iterator[Any]:
-        begun = self._begin(sys._getframe(1))
-        self._running = True
+    def _run(self) -> Generator[Any, None, None]:
+        begun = self._begin(sys._getframe(2))  # the frame that calls BatchIterator.__next__
         self.epoch = begun.number * self._epochs
         feed: Iterator[ReadBatch] = iter(()) if begun.finished else self._feed(begun.number)
         self._meter.restart()
@@ -172,7 +213,6 @@ class Batches:
             self._leave()
             raise
         finally:
-            self._running = False
             self._end_batch()
 
     def _begin(self, frame: FrameType) -> BegunLoop:

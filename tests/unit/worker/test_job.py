@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 import springtide as st
 from springtide import errors
@@ -313,6 +313,69 @@ def test_table_without_a_row_count_trains():
 
 
 DIM = clicks.DIM
+
+
+class OwnBatches(Dataset):
+    """Items that are whole batches of ten samples."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self):
+        return len(self.dataset) // 10
+
+    def __getitem__(self, number):
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return default_collate([self.dataset[at] for at in range(10 * number, 10 * number + 10)])
+
+
+class OwnBatchStream(IterableDataset):
+    def __init__(self, dataset):
+        self.batches = OwnBatches(dataset)
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        return iter([self.batches[number] for number in range(len(self.batches))])
+
+
+@pytest.mark.parametrize("kind", [OwnBatches, OwnBatchStream])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_dataloader_without_batch_size_trains_the_batches_of_the_data_set(kind, num_workers):
+    model, dataset = clicks.make(samples=100)
+    expected = clicks.train(model, sgd(model), clicks.plain(dataset, 10))
+    model, _ = clicks.make(samples=100)
+    job = st.join()
+    loader = DataLoader(kind(dataset), batch_size=None, num_workers=num_workers)
+    model, optimizer, batches = job.prepare(model, sgd(model), loader)
+    assert len(batches) == 10
+    assert clicks.train(model, optimizer, batches) == pytest.approx(expected, abs=1e-6)
+    assert job.meter.collect().samples == 10, "a batch counts as one sample"
+
+
+def test_whole_batches_cannot_be_divided_among_workers():
+    model, dataset = clicks.make(samples=100)
+    loader = DataLoader(OwnBatches(dataset), batch_size=None)
+    with pytest.raises(errors.BadInput, match="makes whole batches, which workers cannot divide"):
+        st.join().prepare(model, sgd(model), loader, scaling="global_batch")
+
+
+def test_length_of_an_iterable_is_its_own_or_a_type_error():
+    model, dataset = clicks.make(samples=95)
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(dataset)
+
+    _, _, batches = st.join().prepare(model, sgd(model), Stream(), batch_size=10)
+    with pytest.raises(TypeError, match="IterableDataset without __len__"):
+        len(batches)
+    Stream.__len__ = lambda self: len(dataset)
+    model, _ = clicks.make(samples=95)
+    _, _, batches = st.join().prepare(model, sgd(model), Stream(), batch_size=10, epochs=2)
+    assert len(batches) == 20
 
 
 def test_loop_accepts_a_dataloader_an_iterable_and_reader_processes():

@@ -110,3 +110,12 @@ def test_draining_job_stops_reading_within_a_shard():
     seen = []
     seen.extend(itertools.islice(told, 3))
     assert list(told) == []
+
+
+@pytest.mark.parametrize("group", [1, 2, 3])
+@pytest.mark.parametrize("samples", [3, 9, 10, 11, 12, 95, 100])
+def test_number_of_batches_of_a_group_is_exact_and_a_share_covers_all(samples, group):
+    bounds = batch_plan.batch_bounds(samples, 10, group)
+    assert batch_plan.count_batches(samples, 10, workers=group, in_step=True) == len(bounds)
+    share = batch_plan.count_batches(samples, 10, workers=group)
+    assert share * group >= -(-samples // 10) > (share - 1) * group

@@ -9,6 +9,7 @@ from springtide.domain.data.leases import Grant, Progress
 from springtide.domain.data.samples import Batch, DatasetCard, SampleRange
 from springtide.rpc.messages import messages
 from springtide.worker.input import batch_plan, batches, feeds, lease_prefetch
+from springtide.worker.input.batches import LoopLength
 from springtide.worker.input.reader import BatchRest
 from springtide.worker.link import master_link
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
@@ -96,13 +97,38 @@ def test_break_from_a_loop_closes_the_pass():
     assert len(list(over)) == 4
 
 
-def test_two_loops_at_once_are_refused():
-    over, _ = loop(feed_of(8, 2), ahead=True)
-    running = iter(over)
-    next(running)
-    with pytest.raises(errors.BadInput, match="iterated over already"):
-        iter(over)
-    running.close()
+def test_next_loop_ends_an_unfinished_loop_which_then_refuses():
+    over, diary = loop(feed_of(8, 2), ahead=True)
+    earlier = iter(over)
+    next(earlier)
+    assert len(list(over)) == 4 and diary.entries.count("left") == 1
+    with pytest.raises(errors.BadInput, match="a later loop over batches has ended this loop"):
+        next(earlier)
+    over, diary = loop(feed_of(8, 2), ahead=True)
+    with pytest.raises(errors.BadInput, match="do not nest loops over batches"):
+        for _ in over:
+            list(over)
+
+
+def test_iterator_of_a_finished_loop_stays_at_its_end():
+    over, _ = loop(feed_of(4, 2), ahead=True)
+    earlier = iter(over)
+    assert len(list(earlier)) == 2
+    next(iter(over))
+    with pytest.raises(StopIteration):
+        next(earlier)
+
+
+def test_taking_exactly_the_length_again_and_again_trains_each_epoch():
+    feed = feed_of(7, 2)
+    diary = RecordingObserver(feed.tracker)
+    over = batches.Batches(feed, diary, StepMeter(), ahead=True, length=LoopLength(lambda: 4))
+    seen = []
+    for _ in range(3):
+        iterator = iter(over)
+        seen.append([next(iterator).y.tolist() for _ in range(len(over))])
+    assert seen == [[[0, 1], [2, 3], [4, 5], [6]]] * 3
+    assert "left" not in diary.entries and diary.entries.count("close") == 2, "the last one is still open"
 
 
 def test_pause_reports_progress_and_asks_again():
@@ -123,7 +149,10 @@ RANGE = (SampleRange(epoch=0, shard=0, first=0, count=1),)
 
 
 def test_batches_length_is_given_when_known():
-    assert len(batches.Batches(feed_of(4, 2), RecordingObserver(), StepMeter(), ahead=False, length=2)) == 2
+    assert (
+        len(batches.Batches(feed_of(4, 2), RecordingObserver(), StepMeter(), ahead=False, length=LoopLength(lambda: 2)))
+        == 2
+    )
     with pytest.raises(TypeError, match="len\\(batches\\) is not known"):
         len(loop(feed_of(4, 2), ahead=False)[0])
 
