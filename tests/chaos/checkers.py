@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from tests.chaos import driver
+from tests.chaos import driver, faults
 from tests.chaos.schedule import BATCH
 
 GONE_S = 30.0
@@ -27,15 +27,14 @@ def violations(job, code, out, said, reference=None):
         model = dict(np.load(result))
         found += _counts(job, model)
         found += _bits(model, reference) if reference is not None else []
-    return found + _history(job) + _leaks(job)
+    return found + _history(job) + _checkpoints(job) + _leaks(job)
 
 
 def _outcome(job, code, out, said):
     if code != 0:
         yield f"exit code {code}, expected 0: {out[:3]}"
-    for line in [*out, *said]:
-        if TRACE in line:
-            yield "the command shows a traceback"
+    if any(TRACE in line for line in [*out, *said]):
+        yield "the command shows a traceback"
     trained = [event["samples"] for event in job.events() if event["event"] == "phase"]
     if code == 0 and (not trained or trained[-1] != len(job.ids)):
         yield f"the last phase counts {trained[-1:]} samples, expected {len(job.ids)}"
@@ -91,6 +90,14 @@ def _history(job):
     if numbers != sorted(set(numbers)):
         return [f"checkpoints became complete in this order: {numbers}"]
     return []
+
+
+def _checkpoints(job):
+    """Every complete checkpoint can be read, byte for byte."""
+    if not job.saved():
+        return []
+    code, told = faults.command(job, "checkpoints", job.run, "--verify")
+    return [] if code == 0 else [f"`springtide checkpoints --verify` ended with {code}: {told}"]
 
 
 def _leaks(job):

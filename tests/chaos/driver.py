@@ -4,12 +4,16 @@ In: a folder, a mode. Out: `ChaosJob`: processes by role, trained batches, event
 back (`script.py`). Each job has its own network, with only a loopback, and its own /dev/shm, where root may make them.
 """
 
+import atexit
 import functools
 import json
 import os
 import pathlib
+import random
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 
 import numpy as np
@@ -26,8 +30,15 @@ MARK = "CHAOS_RUN"
 PATIENCE_S = 240.0
 EVENT_S = 8.0
 """Longest wait for an event of a schedule. The job may be unable to log one that it was drawn to wait for."""
+BREATH_S = 1.5
+"""Longest duration of a fault that prevents training."""
 LOOK_S = 0.02
 ALONE = 'ip link set lo up && mount --make-rprivate / && mount -t tmpfs chaos-shm /dev/shm && exec "$@"'
+
+
+SOURCES = [running.ROOT / "tests/process/clock_shift.c", pathlib.Path(__file__).with_name("slow_disk.c")]
+PRELOADS = {"clock_shift": "clock", "slow_disk": "slow disk"}
+"""Libraries that are loaded into each process of a job, and the fault that needs the library."""
 
 
 class JobHangs(AssertionError):
@@ -41,12 +52,16 @@ class JobEnded(AssertionError):
 class ChaosJob:
     """One job over several commands: a job that is killed as a whole continues with `--resume`."""
 
-    def __init__(self, folder, mode, seed, *, topic=None):
-        """`topic`: a function that makes a topic of Kafka with these records and returns its URL."""
-        self.folder, self.mode, self.seed = folder, mode, seed
-        self.run, self.commands, self._mounts = NAME, [], []
+    def __init__(self, folder, mode, seed, *, kinds=frozenset(), topic=None):
+        """`kinds`: faults for which the job must be prepared. `topic`: makes records in Kafka; its URL and the
+        records.
+        """
+        self.folder, self.mode, self.seed, self.kinds = folder, mode, seed, kinds
+        self.chance = random.Random(seed)
+        self.run, self.generation, self.commands, self._mounts = NAME, 1, [], []
         self.stopped = {}  # processes that are stopped, by role
         (folder / "batches").touch()
+        self.place = self._disk() if "full disk" in kinds else None
         self.ids = self._records(topic)
         (folder / "script.py").write_bytes(pathlib.Path(__file__).with_name("script.py").read_bytes())
 
@@ -65,6 +80,13 @@ class ChaosJob:
         producer.seal()
         self._url = f"log://{self.folder}/log"
         return producer.records
+
+    def _disk(self):
+        """Put the run folder on a small disk of its own."""
+        place = self.folder / ".springtide"
+        place.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "chaos-disk", place], check=True)
+        return place
 
     @property
     def command(self):
@@ -91,11 +113,50 @@ class ChaosJob:
         words = ["--name", NAME, "--sync", mode.sync, "--cache", mode.cache, "--seed", str(self.seed % 1000)]
         words += ["--workers", str(mode.workers), "--servers", str(mode.servers), "--no-guards", "--slots", "64"]
         words += ["--data-workers", str(mode.data_workers or "off"), "--relaunches", "1000", "--online", "off"]
-        words += ["--heartbeat", "0.2", "--silence", "3", "--checkpoint-every", "0.5", "--history", "", *more]
+        words += ["--heartbeat", "0.2", "--silence", "3", "--checkpoint-every", "0.5", "--history", ""]
         words += ["--tls"] * mode.tls
-        given = {MARK: str(self.folder), "OMP_NUM_THREADS": "1"}
-        command = ("run", *words, "script.py", "--", json.dumps(options))
+        words += ["--checkpoint-dir", str(self.folder / "saved")] * ("rival" in self.kinds)
+        words += ["--memory", "1G"] * ("out of memory" in self.kinds)
+        given = {MARK: str(self.folder), "OMP_NUM_THREADS": "1", **self._preloads()}
+        self.words, self.script = words, ["script.py", "--", json.dumps(options)]
+        command = ("run", *words, *more, *self.script)
         self.commands.append(running.Command(command, self.folder, given=given, before=_before(self.mode)))
+
+    def _preloads(self):
+        """Return variables for the libraries that shift the clock and slow the disk down, and their files."""
+        wanted = [name for name, kind in PRELOADS.items() if kind in self.kinds]
+        files = {name.upper(): str(self.folder / name) for name in wanted}
+        libraries = [str(library(name)) for name in wanted]
+        return files | ({"LD_PRELOAD": ":".join(libraries)} if libraries else {})
+
+    def crash(self):
+        """Kill the command; all its processes must end."""
+        signal_pid(self.command.process.pid, signal.SIGKILL)
+        self.command.finish()
+        deadline = time.monotonic() + PATIENCE_S
+        while left := left_processes(self.folder):
+            assert time.monotonic() < deadline, f"processes outlive the command: {[words_of(pid) for pid in left]}"
+            time.sleep(LOOK_S)
+
+    def resume(self):
+        """Continue from the newest checkpoint of the last run, or anew without one."""
+        saved = self.saved()
+        self.generation += 1
+        if not saved:
+            for path in self.folder.glob("result*.npz"):
+                path.unlink()
+        before, self.run = self.run, f"{NAME}-{self.generation}"
+        self.start(*(["--resume", before] if saved else []))
+        self.until_begun()
+
+    def claimed(self):
+        """Return True if the folder for checkpoints belongs to this run."""
+        return any((self.folder / "saved").glob("*/claim-*"))
+
+    def saved(self):
+        """Return the manifests of complete checkpoints of the run, oldest first."""
+        place = self.folder / "saved" / self.run if "rival" in self.kinds else self.files / "checkpoints"
+        return sorted(place.glob("manifest-*.ckpt"))
 
     def until_begun(self):
         """Wait until the job has a master; keep its mounts visible beyond its end."""
@@ -155,7 +216,8 @@ class ChaosJob:
 
     def inside(self):
         """Return the words that run another command in the network of the job."""
-        return ["nsenter", "-t", str(self.command.process.pid), "-n"] if _before(self.mode) else []
+        own = _before(self.mode) and not self.over
+        return ["nsenter", "-t", str(self.command.process.pid), "-n"] if own else []
 
     # --- waiting
 
@@ -181,11 +243,19 @@ class ChaosJob:
         if not self.until(lambda: self.batches() >= target, f"{target} batches"):
             raise JobHangs(f"{self.batches()} of {target} batches are trained after {PATIENCE_S:g} s")
 
+    def breathe(self, batches):
+        """Train so many batches more while a fault lasts; a second is enough if the fault prevents it."""
+        target = min(self.batches() + batches, self.most)
+        self.gate(target)
+        self.until(lambda: self.batches() >= target, "batches during a fault", within_s=BREATH_S)
+
     def until_event(self, kind):
         """Wait for the next event of this kind while the job trains as far as the schedule allows; return False if none
         comes."""
         before = self._count(kind)
         self.gate(self.most)
+        if kind == "checkpoint":
+            self.until(lambda: self.batches() > 0, "the first batch")
         return self.until(lambda: self._count(kind) > before, kind, within_s=EVENT_S)
 
     def _count(self, kind):
@@ -200,10 +270,13 @@ class ChaosJob:
         """Open the gate and wait for the end; return the exit code and the output."""
         self.wake_all()
         self.gate(None)
+        return self.wait_over()
+
+    def wait_over(self):
         deadline = time.monotonic() + PATIENCE_S
         while not self.over:
             if time.monotonic() > deadline:
-                raise JobHangs(f"not over {PATIENCE_S:g} s after the last fault, with {self.batches()} batches trained")
+                raise JobHangs(f"not over after {PATIENCE_S:g} s, with {self.batches()} batches trained")
             time.sleep(LOOK_S)
         code, out = self.command.finish()
         return code, out, self.command.rest()
@@ -219,6 +292,9 @@ class ChaosJob:
         self.wake_all()
         for command in self.commands:
             command.close()
+        if self.place is not None:
+            shutil.copytree(self.place, self.folder / "disk")
+            subprocess.run(["umount", "--lazy", self.place], check=True)
         for pid in left_processes(self.folder):
             signal_pid(pid, signal.SIGKILL)
         while self._mounts:
@@ -262,6 +338,16 @@ def _read(pid, name):
         return pathlib.Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
         return b""
+
+
+@functools.cache
+def library(name):
+    """Compile a library for all runs of this process."""
+    source = next(path for path in SOURCES if path.stem == name)
+    made = pathlib.Path(tempfile.mkdtemp(prefix="chaos-library-")) / f"{name}.so"
+    atexit.register(shutil.rmtree, made.parent, ignore_errors=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", made, source, "-ldl"], check=True)
+    return made
 
 
 @functools.cache

@@ -20,7 +20,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from springtide_lab.testing import kafka_broker
 from tests.chaos import checkers, driver, faults, modes, schedule
+from tests.process.faulty_broker import FaultyBroker
+from tests.process.test_kafka_jobs import fill
 
 
 @dataclass
@@ -29,6 +32,7 @@ class Outcome:
 
     name: str
     mode: modes.Mode
+    kinds: list[str]
     done: list[str]
     violations: list[str]
     seconds: float
@@ -43,9 +47,24 @@ class Nemesis:
     """Runs of one seed, in a folder."""
 
     def __init__(self, seed, folder, *, sources, kinds=None):
-        self.seed, self.folder, self.kinds = seed, folder, kinds
+        self.seed, self.folder, self.kinds = seed, folder, faults.possible() if kinds is None else kinds
         self.covering = modes.cover(seed, sources)
-        self._references, self._lock = {}, threading.Lock()
+        self._references, self._lock = {}, threading.RLock()
+        self._broker, self._topics = None, 0
+
+    def close(self):
+        if self._broker is not None:
+            self._broker.close()
+
+    def _topic(self, count):
+        """Make a topic of Kafka with so many records; return its URL and the records."""
+        with self._lock:
+            if self._broker is None:
+                self._broker = FaultyBroker(self.folder / "kafka", partitions=3)
+                self._broker.__enter__()
+            self._topics += 1
+        url = self._broker.url(f"chaos-{self._topics}")
+        return url, fill(url, count, partitions=3)
 
     def plan(self, number):
         """Return the mode and the faults of a run: they depend on the seed and the number only."""
@@ -78,7 +97,8 @@ class Nemesis:
     def _run(self, name, mode, steps, reference, *, keep=False):
         folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name.replace(':', '-')}-", dir=self.folder))
         began, done, found = time.monotonic(), [], []
-        job = driver.ChaosJob(folder, mode, self.seed)
+        kinds = frozenset(step.fault for step in steps)
+        job = driver.ChaosJob(folder, mode, self.seed, kinds=kinds, topic=self._topic)
         try:
             job.gate(0)
             job.start()
@@ -98,7 +118,9 @@ class Nemesis:
             job.close()
         if not found and not keep:
             shutil.rmtree(folder)
-        outcome = Outcome(name, mode, done, found, time.monotonic() - began, folder)
+        outcome = Outcome(
+            name, mode, [step.fault for step in steps[: len(done)]], done, found, time.monotonic() - began, folder
+        )
         if found:
             (folder / "outcome.txt").write_text(f"{outcome}\n")
         return outcome
@@ -108,7 +130,7 @@ def summary(outcomes, sources):
     """Return the table at the end."""
     possible = set().union(*map(modes.pairs, modes.possible(sources)))
     covered = set().union(*(modes.pairs(outcome.mode) for outcome in outcomes)) if outcomes else set()
-    kinds = collections.Counter(line.split("] ")[1].split()[0] for o in outcomes for line in o.done if "] " in line)
+    kinds = collections.Counter(kind for outcome in outcomes for kind in outcome.kinds)
     bad = [outcome for outcome in outcomes if outcome.violations]
     lines = [
         f"runs                {len(outcomes)}",
@@ -135,7 +157,7 @@ def main(arguments=None):
     seed = random.SystemRandom().randrange(1 << 31) if given.seed is None else given.seed
     folder = given.folder or pathlib.Path(tempfile.mkdtemp(prefix="springtide-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
-    sources = ["map", "iterable", "log"]
+    sources = ["map", "iterable", "log", *(["kafka"] if not kafka_broker.missing() else [])]
     print(f"seed {seed}; repeat a run with --replay {seed}:NUMBER", flush=True)
     nemesis, outcomes, ends = Nemesis(seed, folder, sources=sources), [], time.monotonic() + given.seconds
 
@@ -154,6 +176,7 @@ def main(arguments=None):
             waiting |= {
                 pool.submit(work, number) for number in itertools.islice(turns, len(ended)) if time.monotonic() < ends
             }
+    nemesis.close()
     print(summary(outcomes, sources), flush=True)
     return int(any(outcome.violations for outcome in outcomes))
 

@@ -12,7 +12,7 @@ BATCHES = 90
 """Batches of a job without faults."""
 HELD_BACK = 0.4
 """Share of the batches that a job may train only after its last fault."""
-MOST_STEPS = 4
+MOST_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,16 @@ def _when(chance, before):
     """When a step begins: mostly after some batches, sometimes at an event that the fault before it leads to."""
     if chance.random() < 0.6:
         return {"after": chance.randint(0 if before else 1, 12)}
-    follow = {"": ["joined", "placed", "checkpoint"], "kill": ["joined", "decision"], "stop": ["joined"]}
-    return {"event": chance.choice(follow.get(before, ["checkpoint", "decision"]))}
+    follow = {"": ["joined", "placed", "checkpoint"], "kill": ["joined", "decision"], "scale": ["decision"]}
+    return {"event": chance.choice(follow.get(before, ["checkpoint"]))}
 
 
 def _kill(chance, mode, when):
     return Step("kill", chance.choice([*roles_of(mode), "watchdog"]), chance.randrange(4), **when)
+
+
+def _both(chance, mode, when):
+    return Step("kill both", chance.choice(["server", "master"]), chance.randrange(4), **when)
 
 
 def _pause(chance, mode, when):
@@ -90,5 +94,45 @@ def _scale(chance, mode, when):
     return Step("scale", chance.choice(["workers", "servers"]), chance.randint(1, 3), **when)
 
 
-FAULTS = {"kill": (4, _kill), "pause": (1, _pause), "stop": (1, _stop), "scale": (2, _scale)}
+def _lose(chance, mode, when):
+    return Step("lose", chance.choice(roles_of(mode)), chance.randint(1, 5), **when, lasts=chance.randint(1, 10))
+
+
+def _at_a_role(fault):
+    def draw(chance, mode, when):
+        return Step(fault, chance.choice(roles_of(mode)), chance.randrange(4), **when, lasts=chance.randint(1, 10))
+
+    return draw
+
+
+def _of_worker(chance, mode, when):
+    return Step("out of memory", "worker", chance.randrange(4), **when)
+
+
+def _numbered(fault, *numbers):
+    def draw(chance, mode, when):
+        return Step(fault, "", chance.choice(numbers), **when, lasts=chance.randint(1, 10))
+
+    return draw
+
+
+FAULTS = {
+    "kill": (8, _kill),
+    "kill both": (2, _both),
+    "pause": (3, _pause),
+    "stop": (2, _stop),
+    "scale": (4, _scale),
+    "lose": (2, _lose),
+    "deaf": (2, _at_a_role("deaf")),
+    "reset": (3, _at_a_role("reset")),
+    "slow network": (1, _numbered("slow network", 0)),
+    "clock": (1, _numbered("clock", -2, -1, 1, 30)),
+    "slow disk": (1, _numbered("slow disk", 2, 20)),
+    "full disk": (1, _numbered("full disk", 0)),
+    "crash": (3, _numbered("crash", 0, 1)),
+    "drain": (2, _numbered("drain", 0)),
+    "rival": (1, _numbered("rival", 0)),
+    "hang up": (1, _numbered("hang up", 0)),
+    "out of memory": (1, _of_worker),
+}
 """Kinds of faults: weight, and how a step of the kind is drawn."""

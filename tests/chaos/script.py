@@ -82,6 +82,14 @@ def loss_of(model, x):
     return loss + nn.functional.mse_loss(out, (x[:, 1] % 7).float()) if units else loss
 
 
+def eat():
+    """Use all memory that the process may have, once: a next life finds no file."""
+    (folder / f"eat-{job.rank}").unlink()
+    held = []
+    while True:
+        held.append(bytearray(os.urandom(1 << 20) * 64))
+
+
 job = st.join(plain_groups=True)
 model = Counter()
 counting = [model.small.weight, model.steps, *model.large.parameters()]
@@ -103,6 +111,8 @@ done = os.open(folder / "batches", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
 for x in batches:
     while trained() >= allowed() and not job.leaving:
         time.sleep(0.005)
+    if (folder / f"eat-{job.rank}").exists():
+        eat()
     if not parts:
         optimizer.zero_grad()
     loss_of(model, x).backward()

@@ -22,34 +22,39 @@ static void wait_for_disk(int file) {
   if (ms > 0) nanosleep(&pause, NULL);
 }
 
-#define REAL(name) (real ? real : (real = dlsym(RTLD_NEXT, name)))
+#define FIND(name) if (!real) real = dlsym(RTLD_NEXT, name)
 
 ssize_t write(int file, const void *data, size_t size) {
   static ssize_t (*real)(int, const void *, size_t);
   wait_for_disk(file);
-  return REAL("write")(file, data, size);
+  FIND("write");
+  return real(file, data, size);
 }
 
 ssize_t pwrite64(int file, const void *data, size_t size, off64_t at) {
   static ssize_t (*real)(int, const void *, size_t, off64_t);
   wait_for_disk(file);
-  return REAL("pwrite64")(file, data, size, at);
+  FIND("pwrite64");
+  return real(file, data, size, at);
 }
 
 ssize_t writev(int file, const struct iovec *parts, int count) {
   static ssize_t (*real)(int, const struct iovec *, int);
   wait_for_disk(file);
-  return REAL("writev")(file, parts, count);
+  FIND("writev");
+  return real(file, parts, count);
 }
 
 int fsync(int file) {
   static int (*real)(int);
   wait_for_disk(file);
-  return REAL("fsync")(file);
+  FIND("fsync");
+  return real(file);
 }
 
 int fdatasync(int file) {
   static int (*real)(int);
   wait_for_disk(file);
-  return REAL("fdatasync")(file);
+  FIND("fdatasync");
+  return real(file);
 }

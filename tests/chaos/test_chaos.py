@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.chaos import modes, nemesis, schedule
+from tests.chaos import faults, modes, nemesis, schedule
 from tests.chaos.modes import Mode
 from tests.chaos.schedule import Schedule, Step
 
@@ -17,10 +17,11 @@ def test_few_modes_have_every_pair_of_values_that_a_job_can_have():
 
 
 def test_a_seed_repeats_its_modes_and_faults(tmp_path):
-    every = [nemesis.Nemesis(seed, tmp_path, sources=SOURCES) for seed in (5, 5, 6)]
-    again = [[runs.plan(number) for number in range(40)] for runs in every]
+    kinds = set(schedule.FAULTS)
+    every = [nemesis.Nemesis(seed, tmp_path, sources=SOURCES, kinds=kinds) for seed in (5, 5, 6)]
+    again = [[runs.plan(number) for number in range(200)] for runs in every]
     assert again[0] == again[1] != again[2]
-    assert {step.fault for _, planned in again[0] for step in planned.steps} == set(schedule.FAULTS)
+    assert {step.fault for _, planned in again[0] for step in planned.steps} == kinds == set(faults.FAULTS)
 
 
 SLICE = [
@@ -29,7 +30,8 @@ SLICE = [
         [
             Step("kill", "worker", 1, after=5),
             Step("scale", "servers", 1, event="joined"),
-            Step("kill", "master", after=3),
+            Step("reset", "server", after=3),
+            Step("kill both", "master", after=3),
             Step("kill", "server", after=3),
         ],
     ),
