@@ -27,7 +27,8 @@ from tests.process import counting, group_counting, running, stream_counting
 NAME = "chaos"
 MARK = "CHAOS_RUN"
 """Variable in the environment of every process of a run: its folder."""
-PATIENCE_S = 240.0
+PATIENCE_S = 480.0
+"""Longest wait for training and for the end of a job. A starved machine takes minutes to start processes."""
 EVENT_S = 8.0
 """Longest wait for an event of a schedule. The job may be unable to log one that it was drawn to wait for."""
 BREATH_S = 1.5

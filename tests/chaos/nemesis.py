@@ -122,7 +122,8 @@ class Nemesis:
             name, mode, [step.fault for step in steps[: len(done)]], done, found, time.monotonic() - began, folder
         )
         if found:
-            (folder / "outcome.txt").write_text(f"{outcome}\n")
+            said = [line for command in job.commands for line in command.said]
+            (folder / "outcome.txt").write_text("\n".join([str(outcome), *said, ""]))
         return outcome
 
 

@@ -43,7 +43,7 @@ SLICE = [
 
 
 @pytest.mark.process
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("mode", "steps"), SLICE, ids=["async", "bsp"])
 def test_a_job_keeps_its_promises_under_faults(tmp_path, mode, steps):
     runs = nemesis.Nemesis(7, tmp_path, sources=SOURCES)
