@@ -110,7 +110,7 @@ def tail(path: pathlib.Path, lines: int = 20) -> list[str]:
 
 
 class LogTail:
-    """Reader of a growing log file. It returns each complete line once."""
+    """Reader of a growing log file, which returns each complete line once."""
 
     def __init__(self, path: pathlib.Path, at: int = 0) -> None:
         self._path, self.at = path, at

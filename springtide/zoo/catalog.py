@@ -78,7 +78,7 @@ class ZooModel:
     """A model of the zoo."""
 
     build: Callable[..., nn.Module]
-    """Class of the model. Its first argument has the row counts of the tables."""
+    """Class of the model, whose first argument has the row counts of the tables."""
     tables: tuple[int, ...]
     """Default row counts, small enough for tests."""
     draw: Callable[[_Draws, Sequence[int]], Example]
@@ -117,7 +117,7 @@ def model(name: str, tables: Sequence[int] | None = None, **settings: Any) -> nn
 
 @takes_numbers()
 def example_batch(name: str, batch: int = 64, seed: int = 0, tables: Sequence[int] | None = None) -> Example:
-    """Return a seeded batch with labels for the model of this name. Its ids are within `tables`."""
+    """Return a seeded batch with labels for the model of this name. The ids are within `tables`."""
     if batch < 1:
         raise errors.BadInput(f"a batch has at least one sample, got batch={batch}")
     found = entry(name)

@@ -39,7 +39,7 @@ def jars() -> pathlib.Path:
 
 
 def missing() -> str:
-    """Return what is missing to run a broker here; empty if nothing is."""
+    """Return what is missing to run a broker here; empty if nothing is missing."""
     if not any(jars().glob("kafka_*.jar")):
         return f"no Kafka broker in {jars()}: make setup-extra"
     return "" if shutil.which("java") else "no java on the path (Debian: openjdk-17-jre-headless)"

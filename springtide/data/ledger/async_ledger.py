@@ -141,7 +141,8 @@ Failures = dict[int, dict[int, tuple[int, ...]]]
 
 
 def void_of(short: int, samples_done: int, length: int | None) -> int:
-    """Return how many samples that count as trained do not exist. They are subtracted once the pass is trained."""
+    """Return how many samples that count as trained do not exist. These samples are subtracted once the pass is
+    trained."""
     return short if samples_done == length else 0
 
 

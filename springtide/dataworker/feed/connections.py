@@ -82,7 +82,7 @@ class BatchDropped(FeedMessage, frozen=True):
 
 
 class WorkerLeaving(FeedMessage, frozen=True):
-    """Message of a data worker that leaves: it accepts no more requests. It still answers open requests."""
+    """Message of a data worker that leaves: the data worker accepts no more requests, but still answers open ones."""
 
 
 KINDS: tuple[type[FeedMessage], ...] = (AskBatch, DropBatch, BatchMade, BatchFailed, BatchDropped, WorkerLeaving)

@@ -109,7 +109,7 @@ class IncomingSegments:
         self.mapped: dict[int, mmap.mmap] = {}
 
     def map(self, number: int, fd: int) -> None:
-        """Map a segment that the peer has passed. It replaces an older segment with the same number."""
+        """Map a segment that the peer has passed. The segment replaces an older one with the same number."""
         try:
             if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
                 raise BadFrame("the peer could shrink the segment while this side reads it")

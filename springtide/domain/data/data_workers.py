@@ -198,7 +198,7 @@ class FeedShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedTarget:
-    """Decision of the tuner. It may equal the current state."""
+    """Decision of the tuner, which may equal the current state."""
 
     data_workers: int
     data_worker_cpu: float | None

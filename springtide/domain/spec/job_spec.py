@@ -51,7 +51,7 @@ class JobPhase(StrEnum):
 
 
 class Blame(StrEnum):
-    """Party whose failure ended a job. It determines the exit code of the command."""
+    """Party whose failure ended a job; the command's exit code depends on it."""
 
     NONE = "none"
     USER = "user"

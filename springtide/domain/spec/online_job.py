@@ -88,7 +88,7 @@ class OnlineRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Number of workers that the job should have now, with the reason. It may equal the current number."""
+    """Number of workers that the job should have now, with the reason. The number may equal the current one."""
 
     workers: int
     why: str

@@ -39,7 +39,7 @@ class ViewSources:
     """Parts of the master from which a view gets its facts."""
 
     name: str
-    """Name of the run. Unlike the job's name, it is unique."""
+    """Name of the run, which is unique; the job's name is not."""
     record: JobRecord
     watching: Profiler
     guards: ServerGuards

@@ -46,7 +46,7 @@ class AdviserSetup:
     make: Callable[[], Adviser]
     """Function that creates the adviser at the first request, in the adviser's thread."""
     name: str
-    """Name of the run. Unlike the job's name, it is unique."""
+    """Name of the run, which is unique; the job's name is not."""
     wall: Callable[[], float]
     """Wall clock, for records that outlive the job."""
     show: Callable[[PlannerView], None] = lambda _: None

@@ -321,8 +321,8 @@ class CheckpointStore:
         return None
 
     def left(self, lives: frozenset[str]) -> bool:
-        """Stop waiting for servers that left after they gave up their last slot. Return True if the round waited for
-        such a server."""
+        """Stop waiting for servers that left after they gave up their last slot. Return True if the round waited
+        for one of these servers."""
         now = self.round
         waited = now is not None and bool(now.lives & lives - now.answered)
         if now is not None:

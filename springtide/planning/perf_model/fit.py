@@ -250,7 +250,8 @@ class LeastSquaresSolution:
     residuals: Array
     """log(fitted / measured) of each row; 0 in padding."""
     weights: Array
-    """Weight of each row from 0 to 1. It is 0 if cores limit the row and the equations already allow for this."""
+    """Weight of each row from 0 to 1. The weight is 0 if cores limit the row and the equations already allow for
+    this."""
 
 
 def solve(problem: LeastSquares) -> LeastSquaresSolution:

@@ -53,7 +53,8 @@ def offered(group: str) -> tuple[str, ...]:
 
 
 def find(name: str, built_in: Mapping[str, Plugin], group: str, kind: str) -> Plugin:
-    """Return the function with this name. It is built in, given as `module:function`, or in an installed package."""
+    """Return the function with this name. The function is built in, given as `module:function`, or in an installed
+    package."""
     if name in built_in:
         return built_in[name]
     if ":" in name:

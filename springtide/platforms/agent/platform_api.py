@@ -19,7 +19,7 @@ class RoleLaunch:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Default values of other variables. A variable that the user has set takes precedence."""
     given: Mapping[str, str] = field(default_factory=dict)
-    """Variables from the job's spec. They override existing variables."""
+    """Variables from the job's spec, which override existing variables."""
     limits: ProcessLimits = field(default_factory=ProcessLimits)
 
 

@@ -248,6 +248,6 @@ def remove_folder(folder: pathlib.Path) -> bool:
 
 
 def name_of(pid: int) -> str:
-    """Return the name of an agent's groups. It contains the start time, because process ids are reused."""
+    """Return the name of an agent's groups. The name contains the start time, because process ids are reused."""
     start = start_of(pid)
     return "" if start is None else f"springtide-{pid}-{start}"

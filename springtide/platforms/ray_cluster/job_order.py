@@ -92,7 +92,7 @@ def noise(job: str, where: Mapping[str, str]) -> dict[str, int]:
 
 
 def needs(kind: RoleKind, limits: ProcessLimits, resources: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return the options for Ray of a role. They spread servers over the nodes."""
+    """Return Ray's options for a role. The options spread servers over the nodes."""
     cpu = USUAL_CPU.get(kind, 0.0) if limits.cpu is None else limits.cpu
     asked: dict[str, Any] = {"num_cpus": whole(cpu)}
     if limits.memory is not None:

@@ -81,7 +81,7 @@ class ReadFile(Request, frozen=True):
 
 
 class FileRun(Reply, frozen=True):
-    """A range of a file. It is shorter than requested if the file ends."""
+    """A range of a file, shorter than requested if the file ends."""
 
     size: int
     """Size of the whole file; -1 if the file does not exist."""

@@ -232,7 +232,7 @@ class BspGroup:
                 raise errors.GroupChanged(f"a member of group {self.place.generation} is lost")
 
     def round_trip_s(self, step: int) -> float:
-        """Return the median round trip to all servers in seconds. It is measured by asking about a complete step."""
+        """Return the median round trip to all servers in seconds. The measurement asks about a complete step."""
         took = []
         for _ in range(PROBES):
             began = time.perf_counter()

@@ -165,7 +165,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loader that recompiles the module. It bypasses the bytecode cache, which has the unchanged source."""
+    """Loader that recompiles the module. The loader bypasses the bytecode cache, which has the unchanged source."""
 
     def __init__(self, name: str, path: str, loop: Loop) -> None:
         super().__init__(name, path)

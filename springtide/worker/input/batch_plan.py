@@ -36,7 +36,7 @@ class BatchOrder:
     share: float = 1.0
     """This rank's share of the group's batch, with which a bsp group weights the rank's gradient."""
     claim: BatchClaim | None = None
-    """Claim on the lease. It includes the parts of the other ranks."""
+    """Claim on the lease, including the parts of the other ranks."""
     whole: Indices | None = None
     """Indices of all samples in the group's batch, if every rank knows them."""
     places: Indices | None = None

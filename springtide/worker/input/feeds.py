@@ -216,7 +216,8 @@ def _made(source: SampleSource | BatchReader, wanted: Iterator[WantedBatch], *, 
 
 
 def _wanted(order: BatchOrder, *, whole: bool) -> WantedBatch:
-    """Return the samples to read for an order. They have the batch's identity, which is the same on every worker."""
+    """Return the samples to read for an order. These samples have the batch's identity, which is the same on every
+    worker."""
     if not order.ranges:
         return WantedBatch(order.indices, None)
     first = order.ranges[0]

@@ -62,7 +62,7 @@ def open_link(settings: config.Settings) -> "MasterLink":
 
 
 class LocalMaster:
-    """Master inside a worker that trains alone, without servers. It grants all shards to this worker."""
+    """Master inside a worker that trains alone, without servers. This master grants all shards to the worker."""
 
     def __init__(self, settings: config.Settings) -> None:
         self._settings = settings

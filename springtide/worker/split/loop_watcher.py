@@ -283,7 +283,7 @@ def unfit(model: nn.Module) -> str:
 
 
 def surrounded() -> str:
-    """Return why the context of the model prevents recording now; empty if it does not."""
+    """Return why the context of the model prevents recording now; empty if recording is possible."""
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return "a torch mode that sees every call is on (torch.set_default_device, an operation profiler)"
     if _compiles():

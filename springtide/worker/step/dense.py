@@ -43,7 +43,8 @@ class DenseGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseSlot:
-    """Location of one parameter: `chunks` rows of a table, from key `first` on. They belong to this parameter alone."""
+    """Location of one parameter: `chunks` rows of a table, from key `first` on. These rows belong to this parameter
+    alone."""
 
     name: str
     param: torch.Tensor

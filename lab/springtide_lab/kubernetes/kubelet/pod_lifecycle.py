@@ -164,7 +164,7 @@ class Place:
     fetch: Callable[[str, set[tuple[str, str]]], Awaitable[Lookup]]
     token_of: Callable[[str, str, int, Json], Awaitable[str]]
     hindered: Callable[[Json], str] = field(default=lambda _: "")
-    """Function that returns why the node has no room for the resized pod; empty if it has."""
+    """Function that returns why the node has no room for the resized pod; empty if there is room."""
 
 
 class PodLife:

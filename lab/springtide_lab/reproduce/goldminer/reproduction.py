@@ -39,5 +39,5 @@ def rows_of(seeds: Sequence[int], preset: TracePreset, metrics: Sequence[str] = 
     results = rows.results(preset, seeds, which)
     found = [*rows.table_5(results), *rows.others(results), *rows.bounds(preset, results, seeds), *rows.use(results)]
     varied = list(seeds)[:VARIED_SEEDS]
-    harness.say(f"sensitivity: {len(rows.VARIANTS)} other worlds, {len(varied)} seeds")
+    harness.say(f"sensitivity: {len(rows.VARIANTS)} other assumptions, {len(varied)} seeds")
     return [*found, *rows.of_one_job(), *rows.sensitivity(preset, varied)]

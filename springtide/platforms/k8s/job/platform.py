@@ -131,7 +131,7 @@ class PodEntry:
     asked: bool = False
     noticed: bool = False
     put_off: float | None = None
-    """Time since which the node has deferred the pod's new size; None if it does not."""
+    """Time since which the node has deferred the pod's new size; None if the size is not deferred."""
     unlisted: int = 0
     """Generation of the first plan without this pod."""
 
