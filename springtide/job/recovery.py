@@ -175,10 +175,17 @@ def after_silence(node: RoleNode, silent_s: float, limit_s: float, spec: JobSpec
     return _crashed(node, how, Blame.INFRASTRUCTURE, spec, at)
 
 
-def never_joined(node: RoleNode, silent_s: float) -> FailJob:
-    """Fail the job, because a role's first incarnation has not joined in time."""
+def never_joined(node: RoleNode, silent_s: float, *, others: bool) -> FailJob:
+    """Fail the job, because a role's first incarnation has not joined in time. If `others` have joined with the same
+    script, the script is not to blame."""
     if node.role.kind is not RoleKind.WORKER:
         error = f"{node.role} has not joined within {silent_s:.0f} s; its log may say why"
+        return FailJob(error=error, blame=Blame.INFRASTRUCTURE)
+    if others:
+        error = (
+            f"{node.role} has not joined within {silent_s:.0f} s, although another worker has: its machine may be "
+            "overloaded. Start fewer processes, or raise --timeout"
+        )
         return FailJob(error=error, blame=Blame.INFRASTRUCTURE)
     return FailJob(
         error=f"{node.role}: the script has not called st.join() within {silent_s:.0f} s. "

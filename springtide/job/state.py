@@ -326,7 +326,8 @@ class JobState(JobCore):
         if isinstance(event, events.RoleLate) and node.coming:
             return [self.decide(*roles.give_up_server(self, node, f"silent for {event.silent_s:.0f} s", at))]
         if isinstance(event, events.RoleLate):
-            late = recovery.never_joined(node, event.silent_s)
+            others = any(other.state in (*ALIVE, NodeState.FINISHED) for other in self.of_kind(RoleKind.WORKER))
+            late = recovery.never_joined(node, event.silent_s, others=others)
             return self.fail(late.error, late.blame)
         verdict = recovery.after_silence(node, event.silent_s, self.patience_s(node.role.kind), self.spec, at=at)
         if node.role.kind is RoleKind.SERVER:

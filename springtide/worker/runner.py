@@ -83,8 +83,7 @@ def report_error(error: BaseException, script: str) -> int:
     """Report an exception to the master, and write the full traceback to the log."""
     trace = "".join(traceback.format_exception(type(error), error, error_summary.users_part(error.__traceback__)))
     print(f"{logs.SCRIPT_RAISED}\n{output.redact(trace)}", file=sys.stderr, flush=True)
-    not_theirs = isinstance(error, errors.JobFailed | errors.TemporaryError)
-    blame = Blame.INFRASTRUCTURE if not_theirs else Blame.USER
+    blame = blame_of(error)
     try:
         here = master_link.current()
         line = error_summary.first_line(error, script, unneeded=here.leases.unneeded, started_late=here.started_late)
@@ -92,6 +91,17 @@ def report_error(error: BaseException, script: str) -> int:
     except errors.SpringtideError as lost:
         log.error("the script's error could not be sent to the master: %s", lost)
     return 1
+
+
+def blame_of(error: BaseException) -> Blame:
+    """Blame the infrastructure for its errors, and for errors that the script raised because of them."""
+    seen: set[int] = set()
+    while id(error) not in seen:
+        if isinstance(error, errors.JobFailed | errors.TemporaryError):
+            return Blame.INFRASTRUCTURE
+        seen.add(id(error))
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__) or error
+    return Blame.USER
 
 
 class _TorchComes(importlib.abc.MetaPathFinder):

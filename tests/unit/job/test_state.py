@@ -278,6 +278,21 @@ def test_stopping_bsp_job_that_loses_a_server_ends_at_its_checkpoint():
     assert end.phase is JobPhase.STOPPED and "the newest state is checkpoint 4" in end.why
 
 
+def test_worker_that_joins_too_late_is_not_the_scripts_fault_if_another_has_joined():
+    def late(*joined):
+        state = JobState(SPEC)
+        for role in (*SERVERS, *joined):
+            state.handle(events.RoleJoined(role), at=1)
+            state.handle(events.RoleAlive(role, 0), at=61.5)
+        for server in SERVERS:
+            state.handle(events.RoleReady(server, f"host:{server.rank}"), at=61.5)
+        return conclusion(state.handle(events.RoleLate(WORKERS[1], 0, 61.0), at=62))
+
+    assert late().blame is Blame.USER and "the script has not called st.join()" in late().why
+    end = late(WORKERS[0])
+    assert end.blame is Blame.INFRASTRUCTURE and "although another worker has" in end.why
+
+
 def test_script_that_never_joins_gets_advice():
     (end,) = JobState(SPEC).handle(exited(WORKERS[0], 0), at=2)
     assert "ended without calling st.join()" in end.why

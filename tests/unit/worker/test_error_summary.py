@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from springtide import config, errors
-from springtide.worker import error_summary, job
+from springtide.domain.spec.job_spec import Blame
+from springtide.worker import error_summary, job, runner
 
 
 def caught(folder, text, modules=()):
@@ -134,3 +135,34 @@ def test_join_installs_the_short_excepthook_unless_tracebacks_are_set(monkeypatc
     assert sys.excepthook is not sys.__excepthook__
     job.join(debug=True)
     assert sys.excepthook is sys.__excepthook__
+
+
+@pytest.mark.parametrize(
+    ("first", "blame"),
+    [
+        (errors.ServerUnreachable("server-0 is gone"), Blame.INFRASTRUCTURE),
+        (errors.GroupChanged("a member of the group is lost"), Blame.INFRASTRUCTURE),
+        (errors.BadInput("ids must be >= 0"), Blame.USER),
+        (KeyError("age"), Blame.USER),
+    ],
+)
+@pytest.mark.parametrize("explicit", [True, False])
+def test_error_that_a_script_raises_because_of_another_has_the_blame_of_that_error(first, blame, explicit):
+    with pytest.raises(RuntimeError) as raised:
+        try:
+            raise first
+        except Exception as error:
+            if explicit:
+                raise RuntimeError("training failed") from error
+            raise RuntimeError("cleaning up failed")  # noqa: B904 - a script may forget `from`
+    assert runner.blame_of(raised.value) is blame
+    assert runner.blame_of(first) is blame
+
+
+def test_error_raised_from_none_has_its_own_blame():
+    with pytest.raises(RuntimeError) as raised:
+        try:
+            raise errors.MasterUnreachable("no answer")
+        except errors.MasterUnreachable:
+            raise RuntimeError("a bug of the script") from None
+    assert runner.blame_of(raised.value) is Blame.USER
