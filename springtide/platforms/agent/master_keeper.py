@@ -30,6 +30,7 @@ READ_S = 0.2  # seconds between two readings of the clock during a wait
 # readings
 MOST_S = 0.5
 START_S = 60.0  # longest wait in seconds for a master to start on a busy machine; if the process exits, the wait ends
+MOST_START_S = 960.0  # the wait doubles up to this after a master that was too slow: the next one is as slow
 SHORT_LIFE_S = 1.0  # seconds; a master that exits this soon after it began to listen has done no work
 SHORT_LIVES = 5  # after this many short-lived masters in a row, the job fails
 # seconds to wait for the exit of the process after its connection closes, because the exit status shows the reason
@@ -116,7 +117,7 @@ class MasterSupervisor:
         self.why_replaced = ""
         self._gone = asyncio.Event()
         self._listened_at: float | None = None
-        self._short_lives = 0
+        self._short_lives, self._start_s = 0, START_S
 
     async def start(self) -> MasterLocation:
         term = await self._numbered()
@@ -128,10 +129,13 @@ class MasterSupervisor:
         self._gone.clear()
         self._listened_at = None
         self._platform.start(self._launch(Life(MASTER, self.term)), self._ended)
-        deadline = self._awake.now() + START_S
+        deadline = self._awake.now() + self._start_s
         while (location := addresses.read_master(self._files.master)) is None or location.term != self.term:
             if self._gone.is_set() or self._awake.now() > deadline:
-                how = str(self.last_exit) if self._gone.is_set() else f"the master did not listen within {START_S:g} s"
+                how = str(self.last_exit)
+                if not self._gone.is_set():
+                    how = f"the master did not listen within {self._start_s:g} s"
+                    self._start_s = min(2 * self._start_s, MOST_START_S)
                 raise errors.MasterUnreachable(f"the master did not start: {how}. {self._reason()}")
             await asyncio.sleep(0.01)
         if location.error:

@@ -101,6 +101,20 @@ def test_master_that_dies_before_listening_is_replaced(kept):
     assert platform.terms == [1, 2, 3, 4]
 
 
+def test_each_master_after_one_that_is_too_slow_gets_twice_the_time(kept, monkeypatch, caplog):
+    monkeypatch.setattr(master_keeper, "START_S", 0.05)
+    platform, keep = kept(lambda self, term: None if term in (2, 3) else self.listen(term))
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        assert (await keep.replace(LOST)).address == "here:4"
+
+    asyncio.run(play())
+    waits = [record.getMessage().partition("did not listen within ")[2][:6] for record in caplog.records]
+    assert waits == ["0.05 s", "0.1 s."]
+
+
 def test_masters_that_keep_dying_at_once_fail_the_job_with_their_log(kept):
     platform, keep = kept(lambda self, term: self.listen(term) if term == 1 else self.die(term, code=1))
     platform.files.log_of(master_keeper.MASTER).write_text(
