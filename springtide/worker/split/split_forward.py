@@ -30,13 +30,12 @@ class InHand:
 
     __slots__ = ("_marks", "_snapshots", "check", "crossing", "parts", "used")
 
-    def __init__(
-        self, call: arguments.ModelCall, batch: Any, crossing: Sequence[Any], read: Sequence[bool], *, check: bool
-    ) -> None:
-        """Take a snapshot of the batch. `read` marks the parts that the moved part of forward() reads."""
-        self.crossing, self.check, self.used = crossing, check, False
-        self.parts = call.find(batch)
-        """Parts of the batch that the model is called with."""
+    def __init__(self, parts: Sequence[Any], crossing: Sequence[Any], read: Sequence[bool], *, check: bool) -> None:
+        """Take a snapshot of the parts of a batch that the model is called with.
+
+        `read` marks the parts that the moved part of forward() reads.
+        """
+        self.parts, self.crossing, self.check, self.used = parts, crossing, check, False
         self._snapshots = {
             at: bit_compare.Snapshot(part)
             for at, (part, wanted) in enumerate(zip(self.parts, read, strict=True))
@@ -77,6 +76,7 @@ class SplitForward(ForwardStandIn):
         self.split_calls = self.whole_calls = self.checked = 0
         """Training calls with crossings, counted by outcome: crossings used, not used, compared."""
         self._call, self._split, self._on_difference = call, split, on_difference
+        self._routes = [leaf.route for leaf in call.leaves()]
         self._read = [bool(numbers & split.answering.read) for numbers in _numbers(call, sample)]
         self._in_hand: InHand | None = None
         self._twice = self._off = False
@@ -85,7 +85,8 @@ class SplitForward(ForwardStandIn):
 
     def hand_out(self, batch: Any, crossing: Sequence[Any] | None, *, check: bool = False) -> None:
         came = crossing is not None
-        self._in_hand = InHand(self._call, batch, crossing or (), self._read, check=check) if came else None
+        parts = [route.follow(batch) for route in self._routes] if came else ()
+        self._in_hand = InHand(parts, crossing or (), self._read, check=check) if came else None
 
     def on_batch_done(self) -> None:
         self._in_hand = None

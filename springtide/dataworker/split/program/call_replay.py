@@ -93,6 +93,8 @@ class CallReplay:
             [*SURROUNDINGS, (torch.get_default_dtype, torch.get_default_dtype())],
             lazy_values.on_real,
         )
+        lazy = self.read.union(*[entry.unsent for entry in self.entries])
+        kinds = [kind if slot in lazy else None for slot, kind in enumerate(kinds)]
         self.promises = Promises(kinds, self.calls, set(self.by_function))
         _functions_get_tensors()
         self._by_size: OrderedDict[int, dict[int, TensorConstant]] = OrderedDict()
@@ -114,7 +116,7 @@ class CallReplay:
         process, and compare the results with the values from data workers.
         """
         given = [*args, *kwargs.values()]
-        if not all(map(torch.is_tensor, given)):
+        if nested := not all(map(torch.is_tensor, given)):
             given, _ = pytree.flatten((args, kwargs))
         answers = ForwardReplay(self, given, crossing, pristine, check=check)
         undo: list[pytree.Replacement] = []
@@ -122,7 +124,11 @@ class CallReplay:
             self.calls.begin(answers, self.promises.all, tuple(crossing), not check)
             listener = marked_calls.listen(answers.call_marked)
             try:
-                args, kwargs = pytree.substitute((args, kwargs), answers.input, undo)
+                if nested:
+                    args, kwargs = pytree.substitute((args, kwargs), answers.input, undo)
+                else:
+                    args = tuple(map(answers.input, args))
+                    kwargs = {name: answers.input(leaf) for name, leaf in kwargs.items()}
                 result = answers.unwrapped(forward(*args, **kwargs))
             finally:
                 pytree.restore(undo)

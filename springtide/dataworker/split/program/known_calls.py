@@ -112,6 +112,8 @@ class KnownEntry:
         self.first = self.slots[0] if self.slots else -1
         self.gives_arg = slots[known.same_as] if known.same_as is not None else -1
         self.reads = [slots[term] for term in known.terms]
+        self.unsent = [slot for slot, part in zip(self.slots, known.parts, strict=own) if part.crosses < 0]
+        """Slots of results that data workers do not send."""
 
     def native(self, read: Set[int]) -> tuple[Any, ...]:
         """Function, templates of arguments, results and their slots, for `_native.KnownCalls`.
