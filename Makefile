@@ -27,7 +27,7 @@ help:
 	@echo "make chaos        jobs under random faults, SECONDS=600 SEED=1; see docs/design/chaos.md"
 	@echo "make mutate       change the product's code in small ways and see whether tests fail, FILES=springtide/job"
 	@echo "make setup-extra  what the tests marked 'extra' need"
-	@echo "make sanitize     the native tests under ASan/UBSan and TSan"
+	@echo "make sanitize     the native tests under ASan/UBSan and TSan; FUZZ_SECONDS=30 for each fuzz target"
 	@echo "make chart        write the Helm chart to build/helm/springtide"
 
 env: $(STAMPS)/deps native

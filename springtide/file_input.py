@@ -126,6 +126,8 @@ def parse(path: pathlib.Path, text: str) -> Any:
             return json.loads(text)
         except json.JSONDecodeError as error:
             raise errors.BadInput(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets in brackets
+            raise errors.BadInput(f"{path}: not JSON: {error}") from None
     import yaml  # imported here, because the import takes 20 ms
 
     try:
@@ -133,6 +135,8 @@ def parse(path: pathlib.Path, text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise errors.BadInput(f"{path}:{line}: not YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a control character, or a day 99
+        raise errors.BadInput(f"{path}: not YAML: {error}".replace("\n", " ")) from None
 
 
 def line_of(text: str, trail: Trail) -> int | None:

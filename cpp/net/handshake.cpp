@@ -33,7 +33,7 @@ std::vector<uint8_t> expect(Line line, Kind kind, size_t bytes, FrameHeader& hea
   io = receive_frame(line, header, body, kHandshakeBytes, why);
   if (io != Io::ok || !why.empty()) return body;
   if (header.status != static_cast<uint16_t>(Status::ok)) {
-    why = text_of(body);
+    why = body.empty() ? "it refused without a reason" : text_of(body);
   } else if (header.kind != static_cast<uint8_t>(kind) || body.size() != bytes) {
     why = concat("a ", name_of(static_cast<Kind>(header.kind)), " of ", body.size(), " bytes came where a ",
                  name_of(kind), " of ", bytes, " was due");

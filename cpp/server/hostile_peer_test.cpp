@@ -280,6 +280,24 @@ TEST(a_client_with_a_wrong_proof_is_refused) {
   CHECK(receive_frame(fd.get(), header, body, 4096, why) == Io::closed);
 }
 
+TEST(a_refusal_without_a_reason_is_no_proof) {
+  Target target(5);
+  Fd fd = target.connect();
+  FrameHeader header;
+  header.kind = static_cast<uint8_t>(Kind::hello);
+  CHECK(send_frame(fd.get(), header, bytes_of(std::string(32, 'n'))) == Io::ok);
+  std::vector<uint8_t> body;
+  std::string why;
+  CHECK(receive_frame(fd.get(), header, body, 4096, why) == Io::ok);
+  header = {};
+  header.kind = static_cast<uint8_t>(Kind::proof);
+  header.status = static_cast<uint16_t>(Status::refused);
+  CHECK(send_frame(fd.get(), header, {}) == Io::ok);
+  CHECK(receive_frame(fd.get(), header, body, 4096, why) == Io::ok);
+  CHECK(text_of(body) == "it refused without a reason");
+  CHECK(target.serves());
+}
+
 TEST(peers_that_stop_in_the_middle_lose_their_connection_and_idle_ones_do_not) {
   Target target(0.2);
   Fd silent = target.connect();                        // never sends a hello

@@ -18,7 +18,7 @@ from torch import nn
 
 from springtide import errors
 from springtide.checkpoint.format.storage import FolderStore, UrlStore
-from springtide.domain.core.validation import FileVersion
+from springtide.domain.core.validation import UNDECODABLE, FileVersion
 from springtide.domain.model.tables import TableOutline
 from springtide.export.table_files import ExportedModel, Format, TableDelta, apply, in_order, unpack
 
@@ -157,7 +157,7 @@ def read_card(url: str, number: int) -> ExportCard:
     except FileNotFoundError:
         known = ", ".join(map(str, numbers(url))) or "none"
         raise errors.MissingFile(f"no export {number} at {url}; exports there: {known}") from None
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise errors.BadInput(f"{place.where}/{CARD} cannot be read: {error}") from None
 
 

@@ -192,8 +192,13 @@ def open_service(
 ) -> MasterService:
     snapshot, kept = journal.read()
     began = time.monotonic()
-    begun_with = msgspec.json.decode(journal.begun_with(msgspec.json.encode(spec)), type=JobSpec)
-    record = rebuild(begun_with, snapshot, kept)
+    try:
+        begun_with = msgspec.json.decode(journal.begun_with(msgspec.json.encode(spec)), type=JobSpec)
+        record = rebuild(begun_with, snapshot, kept)
+    except errors.SpringtideError:
+        raise
+    except Exception as error:  # a damaged entry may mean anything, and do anything to the record
+        raise journal.damaged(error) from error
     # the time of the job is 0 at the start of the first master, and never decreases, even if the machine's clock does
     start = max(record.span.last_at, time.time() - journal.began)
     clock = lambda: start + time.monotonic() - began  # noqa: E731

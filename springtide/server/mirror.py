@@ -20,6 +20,7 @@ from springtide import config, errors
 from springtide.checkpoint.format.manifest import number_in
 from springtide.checkpoint.transfer.file_transfer import SegmentCopies, parts
 from springtide.checkpoint.transfer.upload import Uploaded
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.domain.model.checkpoints import Buddy, Written
 from springtide.rpc.messages import checkpoints, messages
 from springtide.rpc.messages.types import FilePart, Reply, Request
@@ -143,7 +144,7 @@ def upload_part(folder: pathlib.Path, order: checkpoints.CopyOrder) -> checkpoin
             if report
             else Uploaded(error=f"its process ended with status {code}")
         )
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNDECODABLE) as error:
         done = Uploaded(error=f"its process failed: {error}")
     if done.error:
         log.warning("copies to %s: %s", order.url, done.error)

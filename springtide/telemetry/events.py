@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from springtide import errors, private_files
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.telemetry import output
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
     """Return the event in a line, even if a partial line comes before it. Return None if there is no event."""
     for begin in (0, line.rfind(BEGIN)):
         if begin >= 0:
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(*UNDECODABLE):
                 event = msgspec.json.decode(line[begin:], type=dict[str, Any])
                 return event if event.keys() >= {"at", "event"} else None
     return None
@@ -162,7 +163,7 @@ def read_points(path: pathlib.Path, kind: type[T], *, strict: bool = False) -> l
         try:
             if line:
                 found.append(msgspec.json.decode(line, type=kind))
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             if strict:
                 raise errors.BadInput(
                     f"{path}, line {number}: {error}; each line must be a {kind.__name__} as JSON"

@@ -13,6 +13,7 @@ import msgspec
 
 from springtide import private_files
 from springtide.domain.core.roles import Role
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.telemetry import events, output
 
 SCRIPT_RAISED = "---- the script raised ----"
@@ -224,7 +225,7 @@ def read_card(files: RunFiles) -> RunCard | None:
     """Return the card of a run. Return None if the card is being written or deleted, or belongs to another user."""
     try:
         return msgspec.json.decode(files.card.read_bytes(), type=RunCard)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNDECODABLE):
         return None
 
 

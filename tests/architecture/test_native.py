@@ -19,7 +19,7 @@ def test_native_folder_has_few_units():
     units, folders = collections.defaultdict(set), collections.defaultdict(set)
     for path in sources.native():
         folder = path.parent.relative_to(CPP)
-        units[str(folder)].add(path.stem.removesuffix("_test"))
+        units[str(folder)].add(path.stem.removesuffix("_test").removesuffix("_fuzz"))
         for inner in (folder, *folder.parents):
             folders[str(inner.parent)].add(inner.name)
     crowded = {folder: len(names) for folder, names in units.items() if len(names) > MODULES}
@@ -31,7 +31,7 @@ def test_native_folder_has_few_units():
 def test_native_folders_include_each_other_in_one_direction():
     needs = collections.defaultdict(set)
     for path in sources.native():
-        if path.stem.endswith("_test"):
+        if path.stem.endswith(("_test", "_fuzz")):
             continue
         folder = str(path.parent.relative_to(CPP))
         for included in INCLUDE.findall(path.read_text()):
@@ -48,7 +48,7 @@ def test_product_code_includes_no_testing_code():
     wrong = [
         sources.short(path)
         for path in sources.native()
-        if not path.stem.endswith("_test") and path.parent != CPP / "testing"
+        if not path.stem.endswith(("_test", "_fuzz")) and path.parent != CPP / "testing"
         if any(folder_of(included) == "testing" for included in INCLUDE.findall(path.read_text()))
     ]
     assert not wrong, f"helpers of tests (cpp/testing) in product code: {wrong}"

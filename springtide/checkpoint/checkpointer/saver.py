@@ -28,6 +28,7 @@ import msgspec
 
 from springtide import config, errors
 from springtide.checkpoint.format.storage import UrlStore
+from springtide.domain.core.validation import UNDECODABLE
 
 MAGIC = b"SPTSTATE"
 VERSION = 1
@@ -174,7 +175,7 @@ class StateStore:
                     content = self.place.read(name)
                     try:
                         yield known, msgspec.json.decode(content, type=StateManifest)
-                    except msgspec.DecodeError:
+                    except UNDECODABLE:
                         yield known, None
 
     def open(self, manifest: StateManifest) -> BinaryIO:

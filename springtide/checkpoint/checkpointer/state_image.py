@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import functools
 import io
+import math
 import mmap
 import os
 import pathlib
@@ -26,6 +27,7 @@ import torch
 
 from springtide import errors
 from springtide.checkpoint.checkpointer import saver
+from springtide.domain.core.validation import UNDECODABLE
 
 ALIGN = 64
 CHUNK = 8 << 20
@@ -87,18 +89,24 @@ def read_image(file: BinaryIO, *, summed: bool = True) -> tuple[saver.ImageHead,
         raise errors.BadInput("its index is damaged")
     try:
         index = msgspec.msgpack.decode(packed, type=ImageIndex)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise errors.BadInput(f"its index cannot be read: {error}") from None
     tensors = []
     for place in index.tensors:
         if place.offset < stream.at or place.offset + place.size > head.image_bytes:
             raise errors.BadInput(f"its index points outside of its {head.image_bytes} bytes")
         stream.exactly(place.offset - stream.at)
-        tensor = torch.empty(place.shape, dtype=getattr(torch, place.dtype))
+        dtype = getattr(torch, place.dtype, None)
+        if not isinstance(dtype, torch.dtype) or math.prod(place.shape) * dtype.itemsize != place.size:
+            raise errors.BadInput(f"its index has {place.size} bytes for a {place.dtype} tensor of shape {place.shape}")
+        tensor = torch.empty(place.shape, dtype=dtype)
         stream.into(memoryview(cast(Any, tensor.reshape(-1).view(torch.uint8).numpy())))
         tensors.append(tensor)
     stream.exactly(head.image_bytes - stream.at)
-    return head, join_state(index.skeleton, tensors), stream.crc
+    try:
+        return head, join_state(index.skeleton, tensors), stream.crc
+    except Exception as error:  # a state of tuples, arrays and generators can be wrong in many ways
+        raise errors.BadInput(f"its state cannot be built: {type(error).__name__}: {error}") from error
 
 
 class _ImageStream:
@@ -111,9 +119,11 @@ class _ImageStream:
         self.crc = 0
 
     def exactly(self, size: int) -> bytes:
-        data = bytearray(size)
-        self.into(memoryview(data))
-        return bytes(data)
+        parts = []
+        for first in range(0, size, CHUNK):  # a wrong size takes no more memory than there are bytes
+            parts.append(bytearray(min(CHUNK, size - first)))
+            self.into(memoryview(parts[-1]))
+        return b"".join(parts)
 
     def into(self, room: memoryview) -> None:
         done = 0

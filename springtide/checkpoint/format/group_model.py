@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from springtide import errors
-from springtide.domain.core.validation import FileVersion
+from springtide.domain.core.validation import UNDECODABLE, FileVersion
 
 TABLE = "group:state"
 ROW = 1024  # floats: 4 KiB
@@ -75,7 +75,7 @@ def decode(body: bytes) -> SavedGroup:
         if found not in (None, FORMAT):
             raise errors.OtherVersion("the model of the bsp group", found, FORMAT)
         return msgspec.msgpack.decode(body, type=SavedGroup, strict=False)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise errors.BadInput(f"the model of the bsp group cannot be read: {error}") from None
 
 

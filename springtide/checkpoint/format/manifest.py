@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from springtide import errors
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.domain.data.samples import EpochPlace
 from springtide.domain.model.checkpoints import SlotExtent, Written
 from springtide.domain.model.tables import TableSpec
@@ -182,7 +183,7 @@ def decode(content: bytes, what: str = "the manifest") -> Manifest:
         raise errors.BadInput("the manifest is damaged: its checksum does not match")
     try:
         manifest = msgspec.msgpack.decode(body, type=Manifest)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise errors.BadInput(f"the manifest cannot be read: {error}") from error
     check(manifest)
     return manifest

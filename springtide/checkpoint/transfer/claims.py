@@ -19,6 +19,7 @@ import msgspec
 from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStore
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.telemetry.logs import start_of
 
 PATIENCE_S = 5.0
@@ -92,7 +93,7 @@ def read(place: FileStore, name: str) -> RunClaim | None:
     """Read a claim by file name; None if the file is missing or unreadable."""
     try:
         return msgspec.json.decode(place.read(name), type=RunClaim)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, *UNDECODABLE):
         return None
 
 

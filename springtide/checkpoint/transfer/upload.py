@@ -22,6 +22,7 @@ from springtide.checkpoint.format.manifest import File, Manifest, bare, folder_o
 from springtide.checkpoint.format.storage import ANSWERS, FileStore, FolderStore, UrlStore, end_when_silent
 from springtide.checkpoint.transfer import claims
 from springtide.checkpoint.transfer.claims import RunClaim
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.domain.model.checkpoints import Lineage
 
 NAME = "uploads.json"
@@ -68,7 +69,7 @@ class SentFiles:
     def _read(self) -> _Record:
         try:
             record = msgspec.json.decode(self._folder.read(NAME), type=_Record)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *UNDECODABLE):
             return _Record(self._there.where, {})
         return record if record.url == self._there.where else _Record(self._there.where, {})
 

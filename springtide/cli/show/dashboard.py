@@ -21,6 +21,7 @@ from springtide import errors
 from springtide.cli.common import render
 from springtide.cli.common.options import RUNS, Job, Runs, verb
 from springtide.cli.show import events as event_log
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.domain.spec.online_job import OnlinePoint
 from springtide.launch import job_lookup
 from springtide.platforms.local.job_handle import LocalJobHandle, places_of
@@ -93,7 +94,7 @@ class DashboardData:
 def read_plain(path: pathlib.Path) -> Any:
     try:
         return msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNDECODABLE):
         return None
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from springtide import _native, child_guard, errors
 from springtide.dataworker.transport import codec, shared_memory
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.rpc.transport import auth
 from springtide.rpc.transport.frames import BadFrame
 
@@ -340,5 +341,5 @@ class BatchChannel:
 def _read(fields: bytes) -> Any:
     try:
         return _decode(fields)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise BadFrame(f"cannot decode the fields of a message: {error}") from error

@@ -19,6 +19,7 @@ from torch.utils import _pytree
 from springtide import _native, errors
 from springtide.data.source import UnreadableBatch
 from springtide.dataworker.transport import layout
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.domain.data.samples import Batch
 from springtide.rpc.transport.frames import BadFrame
 
@@ -344,7 +345,7 @@ class _Unpacking:
         written = bytes(memoryview(self.payload).cast("B")[offset : offset + size])
         try:
             made = _decode_long[kind](written)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise BadFrame(f"not a {kind}: {error}") from error
         return made if kind in ("str", "bytes") else _plain(made)
 

@@ -16,6 +16,7 @@ import msgspec
 import torch
 
 from springtide import _native
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.rpc.transport.frames import BadFrame
 
 VERSION = 1
@@ -270,7 +271,7 @@ def _plan(header: bytes) -> CachedHeader:
         read = _decode(header)
         tensors: list[Tensor] = []
         _tensors_of(read.tree, tensors)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise BadFrame(f"cannot decode the header of a batch: {error}") from error
     if read.version != VERSION:
         raise BadFrame(f"a batch of format {read.version}, this side reads format {VERSION}")

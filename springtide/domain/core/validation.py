@@ -17,6 +17,10 @@ LARGEST = 2**63 - 1
 SEED = "a whole number from 0 to 2^63 - 1"
 
 
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not what they should be. A name that is not UTF-8 is not a MsgspecError."""
+
+
 class FileVersion(msgspec.Struct):
     """The version of a file's format, which is read before the fields that depend on it."""
 

@@ -18,6 +18,7 @@ from springtide import config
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.checkpoint.transfer.upload import Uploaded
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.master.checkpoint.server_disks import CopyFailed, CopyTotals, ServerCopies
 
@@ -79,7 +80,7 @@ class Uploads:
             uploaded = msgspec.structs.replace(uploaded, files=files, bytes=size, seconds=seconds)
         except CopyFailed as error:
             uploaded = Uploaded(number, error=str(error))
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *UNDECODABLE) as error:
             uploaded = Uploaded(number, error=f"the upload process failed: {error}")
         self.running = None
         if uploaded.error:

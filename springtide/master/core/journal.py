@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import msgspec
 
 from springtide import errors, private_files
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.telemetry.events import as_disk_error, disk_errors
 from springtide.telemetry.host import disks
 
@@ -98,9 +99,18 @@ class Journal:
             row = self._file.execute("select upto, body from snapshot").fetchone()
             upto, body = row or (-1, None)
             turns = self._file.execute("select body from turns where number > ? order by number", (upto,)).fetchall()
-        entries = [bytes(entry) for (turn,) in turns for entry in _decoder.decode(turn)]
+        try:
+            entries = [bytes(entry) for (turn,) in turns for entry in _decoder.decode(turn)]
+        except UNDECODABLE as error:
+            raise self.damaged(error) from error
         self.since_snapshot = len(entries)
         return body, entries
+
+    def damaged(self, error: Exception) -> errors.JobFailed:
+        return errors.JobFailed(
+            f"the master's journal {self.path} is damaged: {type(error).__name__}: {error}. Continue from the job's "
+            "checkpoints with --resume"
+        )
 
     def append(self, entry: bytes) -> None:
         """Queue an entry for the end of this turn of the event loop. `committed` waits until the entry is written."""

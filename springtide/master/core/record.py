@@ -19,6 +19,7 @@ from springtide.checkpoint.format.manifest import ScriptStates
 from springtide.data.ledger.job_ledger import JobLedger, JobLedgerState
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Placement, RoleKind
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.domain.data.data_workers import BatchName, LeftOut
 from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, LedgerReply, NoLease, Progress
 from springtide.domain.data.samples import DatasetCard, EpochPlace
@@ -148,7 +149,7 @@ class SharedState:
         stored = self.values.get(key)
         try:
             return msgspec.msgpack.decode(stored, type=kind) if stored else default
-        except msgspec.MsgspecError:  # another version or a user's script wrote this value
+        except UNDECODABLE:  # another version or a user's script wrote this value
             return default
 
     def share(self, key: str, value: bytes) -> None:

@@ -6,12 +6,11 @@ Next: `server.recovery` on the server, `data.ledger.passes` for the ledger.
 
 import asyncio
 
-import msgspec
-
 from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.domain.data.leases import Grant
 from springtide.domain.model.checkpoints import Lineage
 from springtide.job.core import events
@@ -120,6 +119,6 @@ async def read_manifest(where: str, number: int, lineage: Lineage) -> Manifest:
     try:
         manifest = await asyncio.to_thread(checkpoint_io.known, where, number, lineage=lineage)
         note_of(manifest)
-    except (OSError, errors.BadInput, msgspec.MsgspecError) as error:
+    except (OSError, errors.BadInput, *UNDECODABLE) as error:
         raise errors.JobFailed(f"the ledger of checkpoint {number} in {where} cannot be read: {error}") from error
     return manifest

@@ -10,6 +10,7 @@ import socket
 import msgspec
 
 from springtide import errors, private_files
+from springtide.domain.core.validation import UNDECODABLE
 
 EVERYWHERE = ("0.0.0.0", "::", "")
 """Bind addresses to which other hosts cannot connect."""
@@ -76,3 +77,5 @@ def read_master(path: pathlib.Path) -> MasterLocation | None:
         return msgspec.json.decode(path.read_bytes(), type=MasterLocation)
     except FileNotFoundError:
         return None
+    except UNDECODABLE as error:
+        raise errors.BadInput(f"{path} does not say where a master is: {error}; the file is damaged") from None

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from springtide import errors
+from springtide.domain.core.validation import UNDECODABLE
 
 LENGTH = struct.Struct(">I")
 # most bytes of a frame; the largest legitimate frame is a placement of 65536 slots, about 200 KB
@@ -35,7 +36,7 @@ def pack(message: Any, *, limit: int = MAX_BYTES) -> bytes:
 def unpack(body: bytes, decoder: "msgspec.msgpack.Decoder[T]") -> T:
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, errors.BadInput) as error:
+    except (*UNDECODABLE, errors.BadInput) as error:
         raise BadFrame(f"not a message: {error}") from error
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
-from springtide.domain.core.validation import FileVersion
+from springtide.domain.core.validation import UNDECODABLE, FileVersion
 from springtide.domain.data.streams import MOST_PARTITIONS
 
 FORMAT = 2
@@ -93,7 +93,7 @@ def load(folder: Path) -> LogSettings:
                 f"the log at {folder}", found, FORMAT, "create the log again, or use the version that created it"
             )
         return msgspec.json.decode(raw, type=LogSettings)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise errors.BadInput(
             f"{path} is not the settings file of a log: {error}; check that {folder} is the log's folder"
         ) from None

@@ -113,6 +113,7 @@ class _PartitionReader:
         self._bases: list[int] = []
         self._base = -1
         self._data: Bytes = np.empty(0, np.uint8)
+        self._size = 0  # known number of bytes of the mapped segment
         self._gone = 0  # number of bytes of the segment whose memory has been released
 
     def read(self, partition: int, first: int, most: int) -> Chunk | None:
@@ -152,7 +153,9 @@ class _PartitionReader:
         ends = entries["end"].astype(np.int64)
         starts = ends[:-1] if skip else np.concatenate([np.zeros(1, np.int64), ends[:-1]])
         ends = ends[skip:]
-        if base != self._base or int(ends[-1]) > len(self._data):
+        if int(starts[0]) < 0 or bool(np.any(ends < starts)):
+            raise self._damaged(base)
+        if base != self._base or int(ends[-1]) > self._size:
             self._map(base, int(ends[-1]))
         if int(starts[0]) - self._gone >= 2 * KEPT_BYTES:
             heads.release_memory(self._data, self._gone, int(starts[0]) - KEPT_BYTES)
@@ -161,9 +164,23 @@ class _PartitionReader:
         return Records(self._data, starts, ends, np.arange(first, first + len(ends)), times)
 
     def _map(self, base: int, size: int) -> None:
-        handle = os.open(layout.data_path(self._folder, base), os.O_RDONLY)
+        """Map a segment of which at least `size` bytes are needed: to read mapped memory beyond its end would kill the
+        process."""
+        path = layout.data_path(self._folder, base)
+        self._size = os.stat(path).st_size
+        if size > self._size:
+            raise self._damaged(base)
+        if base == self._base and size <= len(self._data):
+            return
+        handle = os.open(path, os.O_RDONLY)
         try:
             self._data = heads.map_file(handle, max(self._room, size))
         finally:
             os.close(handle)
         self._base, self._gone = base, 0
+
+    def _damaged(self, base: int) -> errors.BadInput:
+        return errors.BadInput(
+            f"{layout.index_path(self._folder, base)} names bytes that its records do not have, so the log's folder is "
+            "damaged; restore or delete the folder"
+        )
