@@ -4,8 +4,12 @@ This module exports the whole public API of a training script. Each name is impo
 springtide`` stays fast and does not load torch.
 """
 
+from os.path import realpath as _realpath
+
 from springtide import lazy_names
 
+# A running process imports its other modules from this build, even if a link on the way to it leads to a newer one now.
+__path__ = [_realpath(place) for place in __path__]
 __version__ = "0.1.0.dev0"
 
 _HOME = {

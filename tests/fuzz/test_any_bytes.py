@@ -321,7 +321,7 @@ def test_small_files(data: st.DataObject) -> None:
         content = (place / "master.json").read_bytes()
         (place / "master.json").write_bytes(data.draw(damaged(content)))
         judge(lambda: addresses.read_master(place / "master.json"))
-        claim = msgspec.json.encode(claims.of_this_process("run", "job"))
+        claim = msgspec.json.encode(claims.RunClaim(run="run", job="job", at=5.0, master=claims.ProcessId(7, 9)))
         (place / "claim-000001.json").write_bytes(data.draw(damaged(claim)))
         judge(lambda: claims.all_of(FolderStore(place)))
         (place / "events.jsonl").write_bytes(data.draw(damaged(b'{"at": 1.5, "event": "joined", "role": "x"}\n' * 2)))

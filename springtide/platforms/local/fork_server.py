@@ -1,7 +1,8 @@
 """Starts workers and servers quickly by forking an interpreter that has imported torch (`fork_server.py`).
 
 A cold start spends half a second (servers) or two core-seconds (workers) on imports. The client returns None if the
-fork server is not ready, or has other environment variables. If the fork server is killed, its forks die too.
+fork server is not ready, or has other environment variables. If the fork server is killed, its forks die too. After an
+upgrade of the package a new fork server starts, and the old one stays for its forks.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 
+import springtide
 from springtide import config, fork_server
 from springtide.fork_server import READY, ForkedProcess, ForkRequest
 
@@ -47,6 +49,9 @@ class ForkServerClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = self._silent = False
         self._begins: asyncio.TimerHandle | None = None
+        self._build = installed_build()
+        self._retired: list[tuple[socket.socket, subprocess.Popen[bytes]]] = []
+        """Fork servers of earlier builds, whose forks may still run."""
 
     def begin(self, environment: Mapping[str, str]) -> None:
         self._environment = self._common(environment)
@@ -66,6 +71,9 @@ class ForkServerClient:
     def suits(self, environment: Mapping[str, str]) -> bool:
         """Return True if a process with these variables can be forked now. If the fork server does not run, start
         it."""
+        if (build := installed_build()) != self._build:
+            self._build = build
+            self._retire()
         if self._environment is None:
             self._environment = self._common(environment)
             self._begins = asyncio.get_running_loop().call_later(self._after_s, self.begin, dict(environment))
@@ -97,13 +105,20 @@ class ForkServerClient:
             return None
 
     def close(self) -> None:
-        self._ready = False
+        self._retire()
+        for asking, process in self._retired:
+            asking.close()
+            process.kill()
+            process.wait()
+
+    def _retire(self) -> None:
+        """Fork no more processes from the present server, which goes on for its forks."""
         if self._begins is not None:
             self._begins.cancel()
         if self._asking is not None and self._process is not None:
-            self._asking.close()
-            self._process.kill()
-            self._process.wait()
+            self._retired.append((self._asking, self._process))
+        self._begins = self._environment = self._asking = self._process = None
+        self._ready = self._silent = False
 
     def _is_ready(self) -> bool:
         if not self._ready and not self._silent and self._asking is not None and self._asking.fileno() >= 0:
@@ -117,3 +132,12 @@ class ForkServerClient:
         have read them."""
         ours, others = config.PREFIX, self._besides
         return {name: value for name, value in environment.items() if not name.startswith(ours) and name not in others}
+
+
+def installed_build() -> tuple[int, ...]:
+    """Return what changes if another build of the package is installed, or linked to, in the place of this one."""
+    try:
+        found = os.stat(springtide.__file__)
+    except OSError:  # it is being replaced
+        return ()
+    return found.st_dev, found.st_ino, found.st_mtime_ns

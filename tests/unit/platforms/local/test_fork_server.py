@@ -3,7 +3,10 @@
 import asyncio
 import os
 import pathlib
+import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -83,6 +86,40 @@ def test_unresponsive_fork_server_is_not_asked_again_and_its_forks_continue(inte
     os.kill(interpreter._process.pid, signal.SIGCONT)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == -signal.SIGTERM and said.read_text() == ""
+
+
+def test_newer_build_is_forked_from_a_new_server_and_earlier_forks_continue(interpreter, tmp_path, monkeypatch):
+    early, _ = fork_role(interpreter, tmp_path, "wait")
+    build = fork_server.installed_build()
+    monkeypatch.setattr(fork_server, "installed_build", lambda: (*build, 1))
+
+    async def suits():
+        while not interpreter.suits(os.environ):
+            await asyncio.sleep(0.01)
+
+    asyncio.run(suits())
+    late, _ = fork_role(interpreter, tmp_path, "3")
+    assert late.wait() == 3
+    parents = [pathlib.Path(f"/proc/{early.pid}/stat").read_text().rpartition(")")[2].split()[1]]
+    assert parents == [str(interpreter._retired[0][1].pid)]
+    early.send_signal(signal.SIGTERM)
+    assert early.wait() == -signal.SIGTERM
+
+
+def test_running_process_stays_with_its_build_when_a_link_leads_to_another(tmp_path):
+    real = pathlib.Path(springtide.__file__).parent
+    for version in ("old", "new"):
+        (tmp_path / version).mkdir()
+        for name in ("__init__.py", "lazy_names.py", "errors.py"):
+            (tmp_path / version / "springtide").mkdir(exist_ok=True)
+            shutil.copy(real / name, tmp_path / version / "springtide" / name)
+    (tmp_path / "current").symlink_to("old")
+    (tmp_path / "next").symlink_to("new")
+    program = "import os, springtide; os.replace('next', 'current'); import springtide.errors as e; print(e.__file__)"
+    environment = {**os.environ, "PYTHONPATH": "current"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert pathlib.Path(done.stdout.strip()) == tmp_path.resolve() / "old" / "springtide" / "errors.py"
 
 
 def test_fork_that_cannot_be_placed_in_its_group_never_runs(interpreter, tmp_path):
