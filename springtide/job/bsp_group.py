@@ -79,6 +79,18 @@ def roll_back(state: JobCore, why: str, *, at: float) -> list[actions.JobAction]
     return [*done, state.decide(what, why)]
 
 
+def step_to_continue(on_servers: int, *, at_rest: bool, own: int, restored: int | None) -> int:
+    """Return the step after which a new group continues.
+
+    `on_servers`: the last step that is complete on all servers. `own`: the leader's last step. `restored`: the step of
+    the model that the leader read from the servers, if no rank has a model. Unless a rank is in the middle of a step,
+    the model knows its step. Servers may not: a server that has just received its first slots has seen no step.
+    """
+    if not at_rest:
+        return on_servers
+    return own if restored is None else restored
+
+
 class GroupArrival(NamedTuple):
     """A worker that waits for a group to form."""
 

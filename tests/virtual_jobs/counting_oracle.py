@@ -22,6 +22,7 @@ HYPER = [(TABLE, _native.Hyper(1.0, 0.0, 0))]
 RESERVED_BYTES = 1 << 21  # the least; a large job gets as much as it needs
 MOST_BYTES = 1 << 26
 JUNK_DIMS = (1024, 128, 16)
+MODEL, MODEL_FLOATS = 9, 3  # table of a bsp group's model
 Keys = npt.NDArray[np.int64]
 
 
@@ -39,6 +40,7 @@ def new_store(slots: int) -> _native.Store:
     bytes_ = MOST_BYTES if slots >= LEAST_SLOTS else RESERVED_BYTES
     store = _native.Store(slots=max(slots, LEAST_SLOTS), seed=0, reserve_bytes=bytes_)
     store.declare(_native.TableSpec(id=TABLE, name="counts", dim=1, optimizer="sgd"))
+    store.declare(_native.TableSpec(id=MODEL, name="group:state", dim=MODEL_FLOATS, optimizer="sgd"))
     return store
 
 
@@ -182,11 +184,22 @@ def apply(store: _native.Store, keys: Keys, part: SlotPart, batches: BatchRun) -
     return frozenset(stats.torn)
 
 
+def apply_step(store: _native.Store, keys: Keys, slots: tuple[int, ...], batches: BatchRun) -> None:
+    """Apply batches to some slots without an identity, as a step of a bsp group."""
+    store.push(
+        np.zeros(len(slots), dtype=np.uint16),
+        keys[batches.shard, slots],
+        np.full(len(slots), -batches.number, dtype=np.float32),
+        HYPER,
+        unique=True,
+    )
+
+
 JUNK = 10**9  # the first key of rows that nobody counts
 
 
 @lru_cache(maxsize=128)
-def _junk_keys(table: int, slot: int) -> Keys:
+def junk_keys(table: int, slot: int) -> Keys:
     keys = np.arange(JUNK, JUNK + 6000 * LEAST_SLOTS, dtype=np.int64)
     slots = np.asarray(_native.Store(slots=LEAST_SLOTS, seed=0).slot_of(table, keys))
     return keys[slots == slot]
@@ -206,7 +219,7 @@ def fill(store: _native.Store, slots: int) -> None:
 
 
 def _take_rows(store: _native.Store, table: int, dim: int, slot: int, more: int, most: int = 5000) -> None:
-    junk, first = _junk_keys(table, slot), 0
+    junk, first = junk_keys(table, slot), 0
     while more and first < most:
         keys = junk[first : first + more]
         try:

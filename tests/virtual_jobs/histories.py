@@ -55,6 +55,7 @@ KINDS = {
 }
 """Kinds of faults, with their frequency."""
 STREAMS = 0.2  # share of jobs that train on a stream
+GROUPS = 0.4  # share of the others that are bsp groups
 RAM = pathlib.Path("/dev/shm")
 
 
@@ -116,8 +117,12 @@ def draw(seed: int) -> Case:
     if chance.random() < STREAMS:
         sizes = tuple(chance.randint(1, 4) for _ in range(2))
         setup = replace(setup, log=counting_oracle.VirtualLog(sizes, setup.card.batch_size))
+    elif chance.random() < GROUPS:
+        setup = replace(setup, bsp=True)
     count = chance.choice([1, 1, 1, 2, 2, 3, 5])
     kinds = chance.choices(list(KINDS), list(KINDS.values()), k=count)
+    if setup.bsp:  # a full server ends a group in another way, which is not simulated
+        kinds = ["kill_server" if kind == "full_store" else kind for kind in kinds]
     if setup.log is not None and chance.random() < 0.5:
         kinds.append("resume")
     faults = sorted(
@@ -210,7 +215,9 @@ class World:
             if not self._is_excused(run):
                 self._history.violations.append(f"{name}: {outcome.phase}: {outcome.why}")
         elif outcome is not None and not outcome.right:
-            self._history.violations.append(f"{name}: {outcome.samples} of {outcome.wanted} samples; {outcome.counts}")
+            self._history.violations.append(
+                f"{name}: {outcome.samples} of {outcome.wanted} samples; {outcome.counts} {outcome.steps}"
+            )
 
     def _is_excused(self, run: "Run") -> bool:
         """Return True if a job may fail, because no complete checkpoint was begun after files were damaged.

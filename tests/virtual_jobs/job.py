@@ -29,6 +29,7 @@ from springtide.server import recovery
 from springtide.sim.world.world import TrueJob
 from tests.oracles import job_invariants, ledger_invariants
 from tests.virtual_jobs import counting_oracle
+from tests.virtual_jobs.bsp_worker import BspWorker, Ring
 from tests.virtual_jobs.machines import Machines, Program
 from tests.virtual_jobs.master import Masters, MemoryEventLog
 from tests.virtual_jobs.master_connection import Weather, Wire
@@ -59,6 +60,7 @@ class Setup:
     """Approximate seconds of work between two pushes of a worker, at least one batch."""
     save_every_s: float = 600.0
     run: str = "simulated"
+    bsp: bool = False
     log: counting_oracle.VirtualLog | None = None
     """Stream that the job trains on instead of a data set."""
     resumed: CheckpointRules = field(default_factory=CheckpointRules)
@@ -82,7 +84,8 @@ class Setup:
             return self.log.card()
         batch = self.job.facts.batch
         batches = max(1, round(self.job.samples / batch))
-        return DatasetCard(samples=batches * batch, batch_size=batch, shard_batches=shards.batches_a_shard(batches))
+        per_shard = shards.batches_a_shard(batches)
+        return DatasetCard(samples=batches * batch, batch_size=batch, shard_batches=per_shard, in_step=self.bsp)
 
     @property
     def wanted(self) -> counting_oracle.Keys:
@@ -97,6 +100,7 @@ class Setup:
             servers=self.shape.servers,
             workers=self.shape.workers,
             slots=self.slots,
+            sync="bsp" if self.bsp else "async",
             heartbeat_s=beat,
             silence_s=max(self.silence_s, 3 * beat),
             join_s=1e6,
@@ -135,13 +139,17 @@ class VirtualOutcome:
     """Number of slots that moved between servers."""
     copies: int
     """Number of duplicate pushes."""
+    batches: int
+    steps: tuple[int, ...]
+    """Last step of each rank of a bsp group that ended."""
     told: Counter[str]
     """Number of events by kind."""
     story: list[tuple[float, str, dict[str, object]]] = field(repr=False)
 
     @property
     def right(self) -> bool:
-        return self.phase is JobPhase.FINISHED and self.samples == self.wanted and self.counts.right
+        finished = self.phase is JobPhase.FINISHED and self.samples == self.wanted
+        return finished and self.counts.right and set(self.steps) <= {self.batches}
 
 
 class VirtualJob:
@@ -163,6 +171,8 @@ class VirtualJob:
         self.keys = counting_oracle.counting_keys(setup.slots, len(setup.wanted))
         self.servers: list[VirtualServer] = []
         self._stores_made: list[_native.Store] = []
+        self._rings: dict[int, Ring] = {}
+        self._steps: list[int] = []
         self._samples_done = 0
         self.over = asyncio.Event()
 
@@ -218,6 +228,9 @@ class VirtualJob:
     def _program(self, wanted: WantedRole) -> Program:
         if wanted.role.kind is RoleKind.WORKER:
             holder = LeaseHolder(wanted.role.rank, wanted.incarnation)
+            if self.setup.bsp:
+                rank = BspWorker(holder, self.card, self.network, self.pace, self.setup.stride_s)
+                return rank.use(self._rings, self._steps)
             return VirtualWorker(holder, self.card, self.network, self.pace, self.setup.stride_s, self.setup.log)
         server = VirtualServer(
             wanted.role.rank, wanted.incarnation, self.keys, self.network, self.pace, self.setup.disks, self.chance
@@ -280,6 +293,8 @@ class VirtualJob:
             eras=record.book.era,
             moved=sum(line["slots"] for _, kind, line in self.told.lines if kind == "moved"),
             copies=self.network.copies,
+            batches=int(self.setup.wanted.sum()),
+            steps=tuple(self._steps),
             told=Counter(kind for _, kind, _ in self.told.lines),
             story=self.told.lines,
         )

@@ -87,6 +87,14 @@ class Network(Generic[Target]):
         """Let no push reach a server before this time. Half of them arrive then, the others are lost."""
         self._cut_off |= {address: until for address, one in self._there.items() if one is server}
 
+    def delay_s(self) -> float:
+        return self._chance.expovariate(1 / self._weather.late_s) if self._weather.late_s else 0.0
+
+    def reach(self, address: str) -> Target | None:
+        """Return the server at an address unless it is cut off or a message gets lost."""
+        cut_off = self._cut_off.get(address, 0.0) > asyncio.get_running_loop().time()
+        return None if cut_off or self._chance.random() < self._weather.lost else self._there.get(address)
+
     def at(self, address: str) -> Target | None:
         return self._there.get(address)
 

@@ -25,6 +25,7 @@ from springtide.server.migration import overtaken
 from tests.virtual_jobs import counting_oracle
 from tests.virtual_jobs.machines import VirtualProcess
 from tests.virtual_jobs.network import Network, Push, PushReply
+from tests.virtual_jobs.step_buffer import StepBuffer
 from tests.virtual_jobs.step_time import ROW_BYTES, StepTime
 
 
@@ -62,6 +63,7 @@ class VirtualServer:
         self.gates: dict[int, None] = {}
         """Slots that this server serves."""
         self._parts: dict[tuple[int, ...], counting_oracle.SlotPart] = {}
+        self.steps = StepBuffer()
         self.hurried = self.knows_slots = False
         self.alive = True
         self.moving = SlotHandover(self)
@@ -90,6 +92,8 @@ class VirtualServer:
             except errors.SpringtideError as error:
                 await self.wire.ask(messages.ServerReady("", error=str(error)))
                 raise
+        if welcome.generation:
+            self.steps.reset(welcome.generation, welcome.spec.workers)
         if welcome.placement is not None:
             self._place(welcome.placement)
         ready = messages.ServerReady(self.network.listen(self), source.number, source.where)
@@ -140,6 +144,11 @@ class VirtualServer:
         given = {slot: self.moving.given[slot] for slot in refused if slot in self.moving.given}
         placement, addresses = (goal.placement, goal.addresses) if goal is not None else (None, ())
         return PushReply(refused, torn, given, placement, addresses)
+
+    def push_step(self, batches: counting_oracle.BatchRun) -> None:
+        if slots := tuple(self.gates):
+            counting_oracle.apply_step(self.store, self._keys, slots, batches)
+            self._work(len(slots), batches.number)
 
     def _part(self, covers: tuple[int, ...]) -> counting_oracle.SlotPart:
         """Return the pushed slots that this server owns; cached, because they rarely change."""

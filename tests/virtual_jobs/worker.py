@@ -283,6 +283,7 @@ class VirtualWorker:
                 began = clock()
                 pulse = await self._wire.ask(beat)
                 assert isinstance(pulse, messages.HeartbeatReply)
+                self.hear(pulse)
                 self._draining, self._fenced = self._draining or pulse.drain, self._fenced or pulse.fenced
                 self._tracker.on_reported(told)
                 if pulse.servers is not None:
@@ -294,6 +295,9 @@ class VirtualWorker:
                 rest_s = 0.0 if granted else HEALING * every_s if pulse.healing else every_s
         self._fenced = True
         self._news.set()
+
+    def hear(self, pulse: messages.HeartbeatReply) -> None:
+        """Take in what only a bsp group needs."""
 
     def _report(self) -> MemberReport:
         return MemberReport(step=self._steps, samples=self._samples, seconds=dict(self._done))

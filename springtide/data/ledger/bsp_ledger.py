@@ -7,13 +7,13 @@ pass after one step (`note`). The whole group rolls back to this step, or anothe
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 from springtide import errors
 from springtide.data import shards
-from springtide.domain.data.leases import Grant, NoLease, Progress, Totals
+from springtide.domain.data.leases import Grant, LeaseKey, NoLease, Progress, Totals
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, MOST_PARTITIONS, PartitionRange
 
@@ -120,10 +120,19 @@ class BspLedger:
         if others and seat is not None and seat < self.workers:
             self.leased_to[seat] = self.done_by[seat] = min(others)
 
-    def lease(self, seat: int | None, rank: int) -> tuple[Grant, ...] | NoLease:
-        """Grant the rank's next shard. Each call grants a single shard, so that the group can stop soon."""
+    def lease(
+        self, seat: int | None, rank: int, known: Collection[LeaseKey] | None = None
+    ) -> tuple[Grant, ...] | NoLease:
+        """Grant the rank's next shard. Each call grants a single shard, so that the group can stop soon.
+
+        `known`: all leases that the rank knows. Another lease is granted again, because the reply with it was lost.
+        """
         if seat is None or not 0 <= seat < self.workers:
             raise errors.BadInput(f"worker-{rank} is not in the bsp group of {self.workers}")
+        held = range(self.done_by[seat], self.leased_to[seat]) if known is not None else ()
+        for again in map(self._grant, held):
+            if (again.shard, again.first) not in (known or ()):
+                return (again,)
         running = self.leased_to[seat]
         if running == self.total and not self._may_grow:
             return NoLease.END

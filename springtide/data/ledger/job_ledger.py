@@ -103,12 +103,12 @@ class JobLedger(Passes):
         ledger = self.passes[self._pass_of(holder.rank, card)]
         if isinstance(ledger, StreamLedger | BspStreamLedger):
             self.changes += ledger.see(seen)
-        if isinstance(ledger, BspLedger):
-            turn = ledger.lease(self.group.seat(holder.rank), holder.rank)
-            self.changes += not isinstance(turn, NoLease)
-            return turn
         if known is not None and era not in (None, self.era):
             known = ()
+        if isinstance(ledger, BspLedger):
+            turn = ledger.lease(self.group.seat(holder.rank), holder.rank, known)
+            self.changes += not isinstance(turn, NoLease)
+            return turn
         if known is not None and (again := ledger.again(holder, known)):
             return again
         if isinstance(ledger, StreamLedger):

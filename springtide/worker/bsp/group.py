@@ -23,6 +23,7 @@ from springtide.checkpoint.format.group_model import FORMAT, TABLE, GroupPositio
 from springtide.domain.core.validation import plain
 from springtide.domain.model.tables import TableSpec
 from springtide.embedding.lookup.table_client import TableClient
+from springtide.job import bsp_group
 from springtide.planning.guards.cache_benefit import CrashRisk
 from springtide.rpc.messages.coordination import AtStep, GroupReply, GroupRequest
 from springtide.worker import connect
@@ -301,14 +302,16 @@ class BspGroup:
         if leads:
             if formed.first and not formed.restored:
                 self._model.assign_tables()
-            complete, restored = self._backend.regroup(), None
+            on_servers, restored = self._backend.regroup(), None
             if formed.restored:
                 restored = load_model(self._model, get_model(self._client))
                 log.info("continuing after step %d with the model on the servers", restored.step)
-            # take the step number from the model, because a server that has just received its first slots does not know
-            # it
-            if formed.at_rest:
-                complete = stepper.count if restored is None else restored.step
+            complete = bsp_group.step_to_continue(
+                on_servers,
+                at_rest=formed.at_rest,
+                own=stepper.count,
+                restored=None if restored is None else restored.step,
+            )
             self._backend.settle_group(complete, len(formed.ranks), at_rest=formed.at_rest)
             stepper.catch_up(complete)
             spot, counts = stepper.position(), stepper.counts()

@@ -6,7 +6,7 @@ from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.job.bsp_group import GroupArrival, defer, form_group, rows_lost
+from springtide.job.bsp_group import GroupArrival, defer, form_group, rows_lost, step_to_continue
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.job.scaling.roles import RoleChange
@@ -121,3 +121,9 @@ def test_restarts_without_a_checkpoint_are_counted_and_begin_without_delay():
     state.handle(events.RoleExited(RoleExit(role=server, pid=1, signal="SIGKILL")), at=3)
     assert state.safety.begun_anew == 1
     assert [(want.incarnation, want.after_s) for want in state.wanted()] == [(1, 0.0), (1, 0.0)]
+
+
+def test_group_at_rest_takes_its_step_from_the_model():
+    assert step_to_continue(0, at_rest=True, own=7, restored=None) == 7
+    assert step_to_continue(0, at_rest=True, own=0, restored=26) == 26
+    assert step_to_continue(6, at_rest=False, own=5, restored=None) == 6

@@ -43,6 +43,19 @@ def test_all_ranks_get_the_same_ranges_fullest_partition_first():
     assert ask(book, A) is NoLease.WAIT, "less than a batch is left of each"
 
 
+def test_lease_whose_reply_was_lost_is_granted_again():
+    card = DatasetCard(samples=60, batch_size=10, shard_batches=3, in_step=True)
+    book = JobLedger(workers=1)
+    (first,) = book.lease(A, card, 1, 0.0, ())
+    assert book.lease(A, card, 1, 0.0, ()) == (first,)
+    (second,) = book.lease(A, card, 1, 0.0, {(first.shard, first.first)})
+    assert second.shard == first.shard + 1
+    book.report(A, [Progress(first.shard, 0, 30, 30)], 0.0)
+    assert book.lease(A, card, 1, 0.0, ()) == (second,)
+    book.report(A, [Progress(second.shard, 0, 30, 30)], 0.0)
+    assert book.lease(A, card, 1, 0.0, ()) is NoLease.END
+
+
 def test_partial_batch_is_granted_after_waiting_or_at_the_end():
     book = JobLedger(workers=1)
     few = (PartitionRange(0, 0, 7),)
