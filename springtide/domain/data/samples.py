@@ -93,13 +93,15 @@ class DatasetCard:
 
 
 def check_same(rank: int, card: DatasetCard, known: DatasetCard) -> None:
-    """Raise BadInput unless a worker's data set equals the data set of the other workers."""
+    """Raise BadInput unless a worker's data set equals the data set of the other workers, or of the resumed run."""
     for field in fields(card):
         mine, theirs = getattr(card, field.name), getattr(known, field.name)
         if mine != theirs:
             raise errors.BadInput(
-                f"worker-{rank} has a data set with {field.name}={mine}, but other workers have "
-                f"{field.name}={theirs}; all workers must read the same data: give each the same files and arguments"
+                f"worker-{rank} has a data set with {field.name}={mine}, but this job trains one with "
+                f"{field.name}={theirs}: all workers, and a run that continues another with --resume, must read the "
+                f"same data: give each the same files and arguments. For new data, begin a new run without --resume; "
+                f"to keep the model, export it and load it before job.prepare"
             )
     if card.stream is not None and known.stream is not None:
         check_same_stream(card.stream, known.stream)

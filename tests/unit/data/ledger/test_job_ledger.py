@@ -225,7 +225,7 @@ def test_workers_with_different_datasets_are_refused():
     book.lease(A, CARD, 1, 0.0)
     wrong = dataclasses.replace(CARD, samples=99)
     with pytest.raises(
-        errors.BadInput, match="worker-1 has a data set with samples=99, but other workers have samples=100"
+        errors.BadInput, match="worker-1 has a data set with samples=99, but this job trains one with samples=100"
     ):
         book.lease(B, wrong, 1, 0.0)
 
