@@ -211,10 +211,14 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, help="run one mutant of so many, chosen by --seed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
+    parser.add_argument("--again", type=pathlib.Path, help="run only the survivors in this output of an earlier run")
     options = parser.parse_args()
     paths = [path.resolve() for path in options.paths]
     files = [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
     every = [mutant for file in files for mutant in mutants(file)]
+    if options.again:
+        survivors = options.again.read_text()
+        every = [mutant for mutant in every if f"{mutant.key}\n" in survivors]
     if not every:
         print("no function changed: nothing to mutate")
         return 0

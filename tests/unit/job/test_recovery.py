@@ -9,7 +9,9 @@ from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
+from springtide.job import recovery
 from springtide.job.core import actions, events
+from springtide.job.core.nodes import RoleNode
 from springtide.job.state import JobState
 from tests.oracles import job_invariants
 
@@ -249,3 +251,69 @@ def test_regrouping_to_scale_counts_as_no_loss():
     state.handle(events.WorkersScaled(1, "asked"), at=30)
     state.handle(events.GroupFormed((LeaseHolder(0),), "between two shards"), at=31)
     assert (breaks.losses, breaks.waits, breaks.returns) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("failures", "delay"), [(0, 0.0), (1, 3.0), (2, 6.0), (4, 24.0), (6, 60.0), (2000, 60.0)])
+def test_delay_of_a_relaunch_doubles_up_to_a_minute(failures, delay):
+    assert recovery.backoff_s(failures, 3.0) == delay
+
+
+def test_failures_are_forgotten_exactly_after_the_steady_time():
+    node = RoleNode(role=WORKER, since=10.0)
+    node.faults.crashes, node.faults.oom_kills = 2, 1
+    assert recovery.remembered(node, 10.0 + recovery.STEADY_S - 1) == (2, 1)
+    assert recovery.remembered(node, 10.0 + recovery.STEADY_S) == (0, 0)
+
+
+def test_limit_of_relaunches_is_named_in_the_error():
+    assert recovery.tried(0) == ""
+    assert recovery.tried(1) == "; relaunched 1 time already, which is the limit"
+    assert recovery.tried(2, 3 * 2**30) == "; relaunched 2 times already, most recently with 3 GiB, which is the limit"
+
+
+def test_out_of_memory_kills_have_a_limit_of_their_own():
+    node = RoleNode(role=WORKER, memory=2**30)
+    node.faults.crashes, node.faults.oom_kills = 2, 1
+    ended = RoleExit(role=WORKER, pid=7, signal="SIGKILL", oom=True)
+    again = recovery.after_exit(node, ended, SPEC, at=5.0)
+    assert (again.failures, again.oom_kills, again.memory, again.starved) == (2, 2, 2**31, True)
+    assert again.why.endswith("at 1 GiB: its memory limit rises to 2 GiB")
+    node.faults.oom_kills = 2
+    verdict = recovery.after_exit(node, ended, SPEC, at=5.0)
+    assert (
+        verdict.blame is Blame.INFRASTRUCTURE
+        and "relaunched 2 times already, most recently with 1 GiB" in verdict.error
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended", "said", "blame", "text"),
+    [
+        ({"code": 1}, "", Blame.USER, "without an exception in the script"),
+        ({"code": 0}, "", Blame.USER, "status 0, before its script had ended"),
+        ({"signal": "SIGSEGV"}, "", Blame.INFRASTRUCTURE, "without an exception in the script"),
+        ({"code": 1}, "ServerUnreachable", Blame.INFRASTRUCTURE, "worker-0 cannot continue: ServerUnreachable"),
+    ],
+)
+def test_blame_for_a_crash_follows_its_cause(ended, said, blame, text):
+    node = RoleNode(role=WORKER)
+    node.faults.crashes, node.faults.said = 2, said
+    verdict = recovery.after_exit(node, RoleExit(role=WORKER, pid=7, **ended), SPEC, at=5.0)
+    assert verdict.blame is blame and text in verdict.error
+    node.faults.crashes = 1
+    again = recovery.after_exit(node, RoleExit(role=WORKER, pid=7, **ended), SPEC, at=5.0)
+    assert (again.failures, again.after_s, again.starved) == (2, 1.0, False)
+
+
+def test_role_that_never_joined_is_named_with_the_blame():
+    server = recovery.never_joined(RoleNode(role=SERVERS[0]), 61.0)
+    assert server.blame is Blame.INFRASTRUCTURE and server.error.startswith("server-0 has not joined within 61 s")
+    worker = recovery.never_joined(RoleNode(role=WORKER), 61.0)
+    assert worker.blame is Blame.USER and worker.error.startswith("worker-0: the script has not called st.join()")
+
+
+def test_relaunch_is_described_with_its_delay_and_source():
+    node = RoleNode(role=SERVERS[0], incarnation=2)
+    assert recovery.relaunch_text(node, 0.0) == "relaunch server-0 as incarnation 2"
+    text = "relaunch server-0 as incarnation 2 after 1.5 s; its slots come from checkpoint 4"
+    assert recovery.relaunch_text(node, 1.5, "checkpoint 4") == text
