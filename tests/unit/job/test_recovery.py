@@ -263,6 +263,7 @@ def test_failures_are_forgotten_exactly_after_the_steady_time():
     node.faults.crashes, node.faults.oom_kills = 2, 1
     assert recovery.remembered(node, 10.0 + recovery.STEADY_S - 1) == (2, 1)
     assert recovery.remembered(node, 10.0 + recovery.STEADY_S) == (0, 0)
+    assert recovery.remembered(node, recovery.STEADY_S - 5) == (2, 1), "it lives for less, whatever the clock says"
 
 
 def test_limit_of_relaunches_is_named_in_the_error():
@@ -317,3 +318,27 @@ def test_relaunch_is_described_with_its_delay_and_source():
     assert recovery.relaunch_text(node, 0.0) == "relaunch server-0 as incarnation 2"
     text = "relaunch server-0 as incarnation 2 after 1.5 s; its slots come from checkpoint 4"
     assert recovery.relaunch_text(node, 1.5, "checkpoint 4") == text
+
+
+def test_rollback_counts_from_the_first_loss_and_once():
+    breaks = recovery.GroupBreaks()
+    assert breaks.watched_s(50.0) == 0.0
+    breaks.formed({}, (LeaseHolder(0),), {0: 0.0}, start=2.0, at=10.0)
+    assert (breaks.formed_at, breaks.start_s, breaks.watched_s(50.0)) == (10.0, 8.0, 40.0)
+    breaks.went_back([25.0, 20.0], at=30.0)
+    assert (breaks.losses, breaks.back_at) == (2, 20.0)
+    for at in (33.0, 60.0):
+        breaks.formed({}, (LeaseHolder(0, 1),), {0: 30.0}, start=2.0, at=at)
+    assert (breaks.returns, breaks.returned_s, breaks.start_s) == (1, 13.0, 8.0)
+    breaks.went_back([], at=70.0)
+    assert (breaks.losses, breaks.back_at) == (2, 70.0)
+
+
+def test_rollback_takes_no_less_than_no_time():
+    assert recovery.GroupBreaks(start_s=3.0, waits=2, waited_s=10.0).return_s == 0.0
+    assert recovery.GroupBreaks(start_s=3.0, waits=2, waited_s=10.0, returns=2, returned_s=14.0).return_s == 2.0
+
+
+@pytest.mark.parametrize(("gang", "who"), [(True, "all workers have"), (False, "a worker has")])
+def test_reason_to_run_says_which_workers_joined(gang, who):
+    assert started(gang=gang).why == f"all servers are ready and {who} joined"

@@ -40,3 +40,45 @@ def answered_call(said):
 def test_slot_claim_counts_while_the_record_confirms_it(record, said, now):
     found = answered_call(said).changes((record,), living=said, heir=3)
     assert found == now
+
+
+NOTHING = ServerAnswer(frozenset(), {})
+
+
+def test_call_has_two_numbers_one_to_stop_and_one_to_report():
+    call = RollCall(4)
+    assert not call.answer(0, 4, NOTHING, {0}), "no server is lost yet"
+    call.begin()
+    assert (call.number, call.open) == (5, True)
+    assert not call.answer(0, 5, NOTHING, {0, 1})
+    assert call.answer(1, 5, NOTHING, {0, 1}) and call.number == 6
+    assert not call.complete({0, 1}), "all have stopped, and none has reported its slots since"
+    assert not call.answer(0, 5, NOTHING, {0, 1}), "said before all had stopped"
+    assert not call.answer(0, 6, NOTHING, {0, 1})
+    assert call.answer(1, 6, NOTHING, {0, 1}) and call.complete({0, 1}) and call.number == 6
+
+
+def test_call_that_waits_for_a_server_goes_on_when_that_server_is_lost():
+    call = RollCall(0)
+    call.begin()
+    assert not call.answer(0, 1, NOTHING, {0, 1})
+    assert not call.complete({0}) and call.number == 2
+    assert call.answer(0, 2, NOTHING, {0})
+
+
+def test_second_loss_begins_the_call_anew():
+    call = answered_call({0: ((), {}), 1: ((), {})})
+    before = call.number
+    call.begin()
+    assert call.number == before + 1 and not call.complete({0})
+    assert call.answer(0, call.number, NOTHING, {0}), "stop"
+    assert not call.complete({0})
+    assert call.answer(0, call.number, NOTHING, {0}) and call.complete({0})
+
+
+def test_closed_call_takes_no_answers_and_makes_nobody_wait():
+    call = RollCall(0)
+    call.begin()
+    call.close()
+    assert not call.answer(0, call.number, NOTHING, {0})
+    assert call.complete({0}) and call.number == 1
