@@ -230,3 +230,26 @@ def test_data_workers_are_divided_over_stages_later_stages_first():
     assert spread(3, 1.0, 1) == ()
     assert [one.workers for one in spread(1, 1.0, 2)] == [0, 1]
     assert [one.workers for one in spread(5, 1.0, 3)] == [1, 2, 2]
+
+
+def test_address_of_an_ended_data_worker_is_ignored():
+    state = job_with_data_workers()
+    state.handle(killed(DATA[0]), at=3)
+    state.handle(events.RoleReady(DATA[0], "host:late", 0), at=4)
+    assert state.node(DATA[0]).address == "" and names(state) == ["data-worker-1.0"]
+    state.handle(events.RoleReady(DATA[0], "host:early", 1), at=4)
+    assert state.node(DATA[0]).address == "", "it has not joined yet"
+
+
+def test_most_data_workers_may_be_asked_for_and_the_users_number_stays():
+    state = started()
+    state.handle(events.DataWorkersScaled(data_workers.MOST, None, "asked", pinned=True), at=2)
+    state.short.data_workers = 2
+    state.handle(events.DataWorkersScaled(1, None, "room again"), at=3)
+    assert state.feeding.pinned and state.short.data_workers == 0
+
+
+def test_single_stage_is_described_like_no_stages():
+    state = started()
+    (decided,) = state.handle(events.DataWorkersScaled(1, 2.0, "asked", stages=(StageTarget(1, 2.0),)), at=2)
+    assert decided.what == "scale from 0 to 1 data workers of 2 CPU: add data-worker-0"
