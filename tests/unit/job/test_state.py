@@ -11,6 +11,7 @@ from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import IllegalMove, NodeState, RoleNode
+from springtide.job.recovery import Suspicion
 from springtide.job.state import EXPLANATION_S, JobState
 from tests.oracles import job_invariants
 
@@ -406,3 +407,76 @@ def test_job_never_gets_more_workers_than_its_gpus_can_take():
     free = started(gpus=1)
     free.handle(events.WorkersScaled(8, "nothing is reserved"), at=2)
     assert free.workers == 8
+
+
+def test_decisions_and_faults_of_the_master_are_recorded():
+    state = started()
+    made = state.handle(events.DecisionMade("move 3 slots", "server-0 is hot", told=True), at=2)
+    assert made == [actions.LogDecision("move 3 slots", "server-0 is hot", told=True)] and state.decision == made[0]
+    end = conclusion(state.handle(events.MasterFailed("OSError: disk full"), at=3))
+    assert (end.phase, end.why, end.blame) == (JobPhase.FAILED, "OSError: disk full", Blame.INFRASTRUCTURE)
+
+
+def test_job_trains_in_step_once_a_script_asks_for_it():
+    state = started()
+    assert state.handle(events.BspBegan(), at=2) == [] and state.bsp.in_step
+
+
+def test_role_may_join_until_exactly_its_timeout():
+    state = JobState(SPEC)
+    assert state.due(at=60) == []
+    assert {type(event) for event in state.due(at=60.1)} == {events.RoleLate}
+
+
+def test_ready_server_cannot_move_to_another_address():
+    with pytest.raises(errors.BadInput, match="server-0 is already ready at host:0, and now reports other:0"):
+        started().handle(events.RoleReady(SERVERS[0], "other:0"), at=2)
+
+
+def test_history_says_whether_a_finished_worker_was_drained():
+    state = started()
+    state.handle(events.WorkersScaled(1, "fewer"), at=2)
+    state.handle(events.ScriptFinished(WORKERS[1]), at=3)
+    state.handle(events.ScriptFinished(WORKERS[0]), at=4)
+    assert state.node(WORKERS[1]).history[-1] == "3.0s draining->finished: drained"
+    assert state.node(WORKERS[0]).history[-1] == "4.0s joined->finished: the script ended"
+
+
+def test_failure_of_a_fenced_worker_does_not_end_the_job():
+    state = started()
+    state.handle(killed(WORKERS[0]), at=2)
+    assert state.handle(events.ScriptFailed(WORKERS[0], "ValueError", "line 3"), at=3) == []
+    assert state.phase is JobPhase.RUNNING
+
+
+def test_lost_server_explains_the_failures_of_workers():
+    state = started(checkpoints=CheckpointRules(every_s=60), relaunches=1)
+    state.handle(events.CheckpointSaved(1), at=1)
+    state.ending.suspicion = Suspicion(2.0, "ServerUnreachable")
+    state.handle(killed(SERVERS[0]), at=3)
+    assert state.ending.suspicion is None and state.safety.lost == {0: 1}
+
+
+def test_stopped_job_still_saves_what_was_trained():
+    state = started(checkpoints=CheckpointRules(every_s=60))
+    state.handle(events.StopRequested("Ctrl-C"), at=2)
+    assert state.ending.last_save is None
+    starting = JobState(dataclasses.replace(SPEC, checkpoints=CheckpointRules(every_s=60)))
+    assert conclusion(starting.handle(events.StopRequested("Ctrl-C"), at=2)).phase is JobPhase.STOPPED
+    assert starting.ending.last_save == "nothing was trained"
+
+
+def test_late_report_of_silence_changes_nothing():
+    state = started()
+    for late in (events.RoleSilent(WORKERS[0], 1, 11.0), events.RoleSilent(WORKERS[0], 0, 11.0)):
+        if late.incarnation == 0:
+            state.handle(events.ScriptFinished(WORKERS[0]), at=3)
+        assert state.handle(late, at=4) == []
+
+
+def test_silent_worker_is_not_replaced_if_it_drains_or_the_job_does():
+    for command in (events.WorkersScaled(1, "fewer"), events.StopRequested("Ctrl-C")):
+        state = started()
+        state.handle(command, at=2)
+        state.handle(events.RoleSilent(WORKERS[1], 0, 11.0), at=13)
+        assert state.node(WORKERS[1]).state is NodeState.GONE and state.relaunches == 0

@@ -12,8 +12,10 @@ from springtide.job.stragglers import (
     SILENT_AFTER,
     SLOW_AFTER,
     LeaseLoad,
+    PaceStandard,
     SlowMark,
     WorkerPaces,
+    compare,
     judge,
     slow_workers,
     update_marks,
@@ -273,3 +275,24 @@ def test_mark_changes_only_after_enough_conclusive_windows(windows):
                 assert not said or since[rank] >= (FAST_AFTER if rank in before else SLOW_AFTER)
                 since[rank] = 0
         assert set(slow_workers(marks)) in (set(), slow_ranks(marks))
+
+
+def test_worker_is_slow_below_the_limit_and_recovered_at_the_share():
+    rules, standard = StragglerRules(), PaceStandard(100.0, 60.0)
+    assert compare(59.9, standard, rules).slow and not compare(60.0, standard, rules).slow
+    share = rules.recovered * 100.0
+    assert compare(share, standard, rules).recovered and not compare(share - 0.1, standard, rules).recovered
+    assert compare(60.0, standard, rules).why == "60 samples/s, 60% of its peers' median 100 (slow below 60)"
+
+
+def test_no_worker_is_slow_among_peers_that_stand_still():
+    verdict = compare(0.0, PaceStandard(0.0, 1.0), StragglerRules())
+    assert not verdict.slow and "100% of its peers' median 0" in verdict.why
+    assert compare(0.1, PaceStandard(0.5, 0.2), StragglerRules()).slow, "a slow median is a median"
+
+
+def test_pace_of_a_worker_counts_from_its_first_sample():
+    paces = WorkerPaces(window_s=10.0)
+    for at, trained in ((0.0, {}), (4.0, {0: 40}), (12.0, {0: 200})):
+        paces.observe(trained, [0], at)
+    assert paces.known() == {0: pytest.approx(200 / 12)}, "the window needs two looks"

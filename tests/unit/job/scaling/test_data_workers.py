@@ -253,3 +253,13 @@ def test_single_stage_is_described_like_no_stages():
     state = started()
     (decided,) = state.handle(events.DataWorkersScaled(1, 2.0, "asked", stages=(StageTarget(1, 2.0),)), at=2)
     assert decided.what == "scale from 0 to 1 data workers of 2 CPU: add data-worker-0"
+
+
+def test_repeated_or_late_reports_of_a_data_worker_change_nothing():
+    state = job_with_data_workers(count=1, drain_s=5.0)
+    state.handle(events.DataWorkersScaled(0, None, "queues are full"), at=3)
+    (overdue,) = [event for event in state.due(at=9) if isinstance(event, events.DrainOverdue)]
+    state.handle(overdue, at=9)
+    assert states(state) == [NodeState.GONE]
+    assert state.handle(overdue, at=9) == [] and state.handle(exited(DATA[0], 0), at=10) == []
+    assert state.node(DATA[0]).incarnation == 0

@@ -5,7 +5,7 @@ import pytest
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.domain.spec.planning_config import PlanRules
+from springtide.domain.spec.planning_config import PlanningStage, PlanRules
 from springtide.job.core import actions, events, nodes
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import evictions, plan
@@ -240,3 +240,38 @@ def test_gang_starts_when_all_joined_or_are_known_to_be_unplaceable():
     assert state.phase is JobPhase.STARTING
     exit_unplaced(state, WORKERS[2])
     assert state.phase is JobPhase.RUNNING and state.workers == 2
+
+
+def test_server_being_replaced_gives_its_slots_to_peers_once_it_is_evicted():
+    state = training()
+    state.handle(events.ServerReplaced(1, "its machine is slow"), at=0.5)
+    assert nodes.staying_servers(state.nodes) == (0, 1)
+    event = events.EvictionNoticed(SERVER, 0, WHY)
+    assert evictions.changes_anything(state, event)
+    assert notice_eviction(state, SERVER) == ([], False)
+    assert nodes.staying_servers(state.nodes) == (0,) and state.node(SERVER).state is NodeState.JOINED
+    assert not evictions.changes_anything(state, event), "its peers take its slots already"
+    assert evictions.changes_anything(state, events.EvictionNoticed(SERVER, 0, WHY, empty=True))
+
+
+@pytest.mark.parametrize("role", [(Role(RoleKind.WORKER, 9), 0), (WORKER, 1)], ids=["unknown", "another incarnation"])
+def test_notice_about_no_present_process_need_not_be_journaled(role):
+    assert not evictions.changes_anything(training(), events.EvictionNoticed(*role, WHY))
+
+
+def test_missing_worker_drops_the_plan_and_leaves_at_least_one_wanted():
+    state = job(workers=2)
+    begin(state, WORKERS[:1], SERVERS[:1])
+    shape = Shape(workers=2, servers=1, worker_cpu=1.0, server_cpu=1.0)
+    state.handle(events.PlanTaken(shape, PlanningStage.ADJUSTING, "faster"), at=2.0)
+    state.workers = 1  # a plan wants one, and the other has not left yet
+    exit_unplaced(state, WORKERS[1])
+    assert (state.workers, state.planned.target, state.short.workers) == (1, None, 1)
+
+
+def test_job_waits_for_its_only_server_and_counts_each_that_is_missing():
+    assert exit_unplaced(job(servers=1), SERVERS[0])[-1].what.startswith("relaunch server-0")
+    state = job(servers=3)
+    begin(state, (), SERVERS[:1])
+    exit_unplaced(state, SERVERS[2])
+    assert (state.short.servers, state.servers_wanted) == (1, 2)

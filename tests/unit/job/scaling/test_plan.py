@@ -229,3 +229,23 @@ def test_state_machine_advances_its_plan_and_reports_its_completion():
     join_and_leave(state)
     assert state.handle(events.PlanAdvanced(), at=4.0) == [actions.PlanCompleted(str(plan.shape_of(state)), "because")]
     assert state.handle(events.PlanAdvanced(), at=5.0) == []
+
+
+def test_resized_roles_are_a_step_of_the_plan_with_a_decision():
+    state = running_job()
+    state.handle(events.PlanTaken(SMALL, PlanningStage.ADJUSTING, "because"), at=2.0)
+    (decided,) = state.handle(events.RolesResized(RoleKind.WORKER, 2.0, None, "faster"), at=3.0)
+    assert (decided.what, decided.why) == ("give each worker 2 CPU", "faster")
+    assert (state.planned.asked, state.planned.target, state.planned.changed_at) == (("worker_cpu",), SMALL, 3.0)
+    (decided,) = state.handle(events.RolesResized(RoleKind.SERVER, None, None, "idle cores"), at=4.0)
+    assert decided.what == "give each server all cores"
+
+
+def test_reason_of_an_unsettled_job_names_its_phase_or_the_finished_worker():
+    state = running_job()
+    state.handle(events.WorkersScaled(2, "by hand"), at=2.0)
+    join_and_leave(state)
+    state.handle(events.ScriptFinished(Role(RoleKind.WORKER, 1)), at=3.0)
+    assert plan.unsettled(state, moving=0) == "a worker's script has ended"
+    state.handle(events.StopRequested("enough"), at=4.0)
+    assert plan.unsettled(state, moving=0) == "the job is draining"

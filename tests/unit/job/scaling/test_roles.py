@@ -1,5 +1,8 @@
 """Replace servers: by a ready one, or by their peers at once if they are very slow."""
 
+import pytest
+
+from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.job.core import actions, events, nodes
@@ -103,3 +106,19 @@ def test_servers_are_added_beside_one_being_replaced():
     assert state.servers_wanted == 3
     become_ready(state, 3)
     assert nodes.staying_servers(state.nodes) == (0, 1, 3)
+
+
+def test_server_that_has_not_joined_is_dropped_when_fewer_are_wanted():
+    state = training()
+    state.handle(events.ServersScaled(3, "more"), at=1.0)
+    (told,) = state.handle(events.ServersScaled(2, "fewer"), at=2.0)
+    assert told.what == "scale from 3 to 2 servers: drop server-2"
+    assert [str(each.role) for each in state.wanted()] == ["server-0", "server-1", "worker-0"]
+
+
+def test_server_is_replaced_by_only_one_other():
+    state = training()
+    state.handle(events.ServerReplaced(1, "its machine is slow"), at=1.0)
+    with pytest.raises(errors.BadInput, match="server-1 is joined: it cannot be replaced now"):
+        state.handle(events.ServerReplaced(1, "its machine is slow"), at=2.0)
+    assert len(state.of_kind(RoleKind.SERVER)) == 3
