@@ -296,3 +296,33 @@ def test_pace_of_a_worker_counts_from_its_first_sample():
     for at, trained in ((0.0, {}), (4.0, {0: 40}), (12.0, {0: 200})):
         paces.observe(trained, [0], at)
     assert paces.known() == {0: pytest.approx(200 / 12)}, "the window needs two looks"
+
+
+def test_pace_of_a_forgotten_rank_is_measured_anew():
+    paces = WorkerPaces(window_s=10.0)
+    for at in (100.0, 104.0):
+        paces.observe({0: 10 * int(at)}, [0], at)
+    assert paces.known() == {0: 10.0} and paces.comparable() == {}
+    paces.observe({0: 1050}, [0], 105.0)
+    assert paces.comparable() == {0: 10.0}, "half a window is enough"
+    paces.forget(0)
+    paces.observe({0: 0}, [0], 106.0)
+    assert paces.known() == {}
+
+
+def test_lease_is_cut_to_whole_batches_and_no_further():
+    held = [holding(0, 0, 100, shard=1, batch=10), holding(0, 3, 100, shard=2, batch=1)]
+    assert stragglers.keep_first(held, 5) == [ShrinkRequest(1, 0, 10), ShrinkRequest(2, 0, 3)]
+
+
+def test_windows_of_equal_pace_are_no_evidence():
+    equal, uneven = dict.fromkeys(range(4), 100.0), {0: 10.0, 1: 100.0, 2: 100.0, 3: 100.0}
+    marks = update_marks({}, equal, equal, RULES)
+    assert marks[0].against == 0
+    assert not update_marks(marks, uneven, equal, RULES)[0].slow
+
+
+def test_half_of_the_workers_can_be_slow_and_more_cannot():
+    slow, fast = SlowMark(slow=True), SlowMark()
+    assert slow_workers({0: slow, 1: fast, 2: slow, 3: fast}) == (0, 2)
+    assert slow_workers({0: slow, 1: fast, 2: slow}) == ()
