@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from springtide import errors
-from springtide.data.ledger.bsp_ledger import OffsetRange
+from springtide.data.ledger.bsp_ledger import KEPT, OffsetRange, open_bsp_ledger
 from springtide.data.ledger.job_ledger import JobLedger, JobLedgerState
 from springtide.data.ledger.passes import JobProgress
-from springtide.domain.data.leases import Grant, LeaseHolder, NoLease, Progress
+from springtide.domain.data.leases import Grant, LeaseHolder, NoLease, Progress, Totals
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import PartitionRange, StreamCard
+from springtide.domain.data.streams import MOST_PARTITIONS, PartitionRange, StreamCard
 from tests.oracles import ledger_invariants
 
 CARD = DatasetCard(samples=0, batch_size=10, shard_batches=3, in_step=True, stream=StreamCard(url="log:///tmp/x"))
@@ -243,3 +243,113 @@ def test_empty_offsets_count_once_for_the_whole_group():
     note = book.bsp_stream(CARD).note(9, 275)
     assert JobProgress(locksteps=(note,)).samples == 262
     assert JobProgress(locksteps=(book.bsp_stream(CARD).note(0, 0),)).samples == 0
+
+
+SHARDS = DatasetCard(samples=45, batch_size=10, shard_batches=2, epochs=3, first_epoch=4, in_step=True)  # 20, 20, 5
+
+
+def test_smallest_batch_limits_the_ranks_of_a_group():
+    ledger = open_bsp_ledger(SHARDS, 0, 2)
+    assert ledger.smallest == 5
+    ledger.check_group(5)
+    with pytest.raises(errors.BadInput, match="6 workers cannot share a batch of 5 samples"):
+        ledger.check_group(6)
+
+
+def test_next_incarnation_of_a_rank_begins_where_the_slowest_other_is():
+    ledger = open_bsp_ledger(SHARDS, 0, 3)
+    ledger.leased_to, ledger.done_by = [4, 3, 5], [4, 2, 3]
+    ledger.rejoin(1)
+    assert (ledger.leased_to, ledger.done_by) == ([4, 3, 5], [4, 3, 3])
+    for seat in (None, 3):
+        ledger.rejoin(seat)
+    assert (ledger.leased_to, ledger.done_by) == ([4, 3, 5], [4, 3, 3])
+
+
+def test_shard_that_was_not_granted_cannot_be_done():
+    ledger = open_bsp_ledger(SHARDS, 0, 1)
+    with pytest.raises(errors.BadInput, match="reports shard 0 as done"):
+        ledger.report(0, Progress(0, 0, 20, 20))
+
+
+def test_bsp_pass_counts_epochs_and_samples_over_all_of_them():
+    ledger = open_bsp_ledger(SHARDS, 0, 1)
+    grants = []
+    while not isinstance(granted := ledger.lease(0, 0), NoLease):
+        grants += granted
+    assert [(grant.shard, grant.epoch, grant.nth, grant.end) for grant in grants[2:5]] == [
+        (2, 4, 2, 5),
+        (3, 5, 0, 20),
+        (4, 5, 1, 20),
+    ]
+    for grant in grants[:8]:
+        assert ledger.report(0, Progress(grant.shard, 0, grant.end, grant.end))
+    assert ledger.totals() == Totals(total=9, leased=1, done=8, samples=135, samples_done=130)
+    assert ledger.void == 0
+
+
+def stream_ledger(seen, workers=1, **stream):
+    card = DatasetCard(samples=0, batch_size=10, in_step=True, stream=StreamCard(url="log:///tmp/x", **stream))
+    ledger = open_bsp_ledger(card, 0, workers)
+    ledger.see(seen)
+    return ledger
+
+
+def test_stream_is_over_when_every_partition_is_planned_to_its_end():
+    ledger = stream_ledger([PartitionRange(0, 0, 10, final=True), PartitionRange(1, 0, 10, final=True)])
+    assert ledger.plan(0, OffsetRange(0, 0, 10)) and not ledger.over
+    assert ledger.lease(0, 0) and ledger.plan(0, OffsetRange(1, 0, 10)) and ledger.over
+    assert not stream_ledger([PartitionRange(0, 2**40, 2**40)]).over, "it has no end yet"
+
+
+def test_partition_beyond_the_most_is_ignored():
+    assert stream_ledger([]).news([PartitionRange(MOST_PARTITIONS, 0, 5), PartitionRange(-1, 0, 5)]) == ()
+    assert len(stream_ledger([]).news([PartitionRange(MOST_PARTITIONS - 1, 0, 5), PartitionRange(0, 0, 5)])) == 2
+
+
+@pytest.mark.parametrize(("start", "place"), [("earliest", 7), ("latest", 0)])
+def test_partition_that_appears_later_is_read_from_its_first_record(start, place):
+    ledger = stream_ledger([PartitionRange(0, -3, 10)], start=start)
+    assert ledger.stream.places == {0: 0}
+    ledger.see([PartitionRange(1, 7, 10), PartitionRange(0, 5, 10)])
+    assert ledger.stream.places == {0: 0, 1: place} == ledger.stream.starts
+
+
+def test_only_a_rank_with_nothing_left_of_an_open_stream_asks_for_more():
+    ledger = stream_ledger([PartitionRange(0, 0, 90)])
+    assert ledger.wants(0) and not ledger.wants(1) and not ledger.wants(None)
+    ledger.halt()
+    assert not ledger.wants(0), "the group changes first"
+    ledger.regroup([0])
+    assert ledger.plan(0, OffsetRange(0, 0, 10)) and not ledger.wants(0), "it has that range to lease"
+    ledger.lease(0, 0)
+    ledger.close()
+    assert not ledger.wants(0)
+
+
+def test_partition_with_most_records_is_next_and_of_equals_the_first():
+    ledger = stream_ledger([PartitionRange(0, 0, 0), PartitionRange(1, 0, 0), PartitionRange(2, 0, 0)])
+    assert ledger.choose([], lingered=True) == (None, False)
+    assert ledger.choose([PartitionRange(0, 0, 0)], lingered=True) == (None, False)
+    assert ledger.choose([PartitionRange(0, 0, 1)], lingered=True) == (OffsetRange(0, 0, 1), False)
+    assert ledger.choose(
+        [PartitionRange(9, 0, 50), PartitionRange(2, 0, 20), PartitionRange(1, 0, 20)], lingered=False
+    ) == (
+        OffsetRange(1, 0, 20),
+        False,
+    )
+
+
+def test_finished_ranges_are_forgotten_and_totals_count_partitions():
+    ledger = stream_ledger([PartitionRange(0, 5, 500), PartitionRange(1, 2, 12, final=True)], workers=1)
+    for running in range(KEPT + 2):
+        assert ledger.plan(0, OffsetRange(0, 5 + 10 * running, 15 + 10 * running)) and ledger.lease(0, 0)
+        assert ledger.report(0, Progress(running, 0, 15 + 10 * running, 15 + 10 * running, void=1))
+    assert min(ledger.stream.stretches) == 2 and ledger.stream.void == 2 and ledger.void == KEPT + 2
+    assert ledger.plan(0, OffsetRange(1, 2, 12))
+    assert (ledger.totals().total, ledger.totals().leased, ledger.totals().done) == (2, 1, 0)
+    ledger.lease(0, 0)
+    ledger.report(0, Progress(KEPT + 2, 2, 12, 12))
+    assert (ledger.totals().leased, ledger.totals().done, ledger.totals().samples) == (0, 1, 0)
+    ledger.see([PartitionRange(0, 5, 65, final=True)])
+    assert (ledger.totals().done, ledger.totals().samples, ledger.samples_done) == (2, 70, 70)
