@@ -326,3 +326,11 @@ def test_half_of_the_workers_can_be_slow_and_more_cannot():
     slow, fast = SlowMark(slow=True), SlowMark()
     assert slow_workers({0: slow, 1: fast, 2: slow, 3: fast}) == (0, 2)
     assert slow_workers({0: slow, 1: fast, 2: slow}) == ()
+
+
+def test_evidence_is_counted_anew_after_a_mark_changes():
+    uneven = {0: 10.0, 1: 100.0, 2: 100.0, 3: 100.0}
+    marks = {}
+    for _ in range(SLOW_AFTER):
+        marks = update_marks(marks, uneven, uneven, RULES)
+    assert (marks[0].slow, marks[0].against) == (True, 0)

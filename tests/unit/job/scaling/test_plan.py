@@ -249,3 +249,12 @@ def test_reason_of_an_unsettled_job_names_its_phase_or_the_finished_worker():
     assert plan.unsettled(state, moving=0) == "a worker's script has ended"
     state.handle(events.StopRequested("enough"), at=4.0)
     assert plan.unsettled(state, moving=0) == "the job is draining"
+
+
+def test_plan_whose_change_had_no_effect_is_dropped_and_not_reported_as_complete():
+    state = running_job()
+    state.handle(events.PlanTaken(replace(SMALL, workers=2), PlanningStage.ADJUSTING, "because"), at=2.0)
+    state.handle(events.PlanAdvanced(), at=3.0)
+    state.workers = 1
+    (decision,) = state.handle(events.PlanAdvanced(), at=4.0)
+    assert decision.why == "workers: the plan asked for 2, and the job got 1"
