@@ -67,7 +67,7 @@ def test_call_that_waits_for_a_server_goes_on_when_that_server_is_lost():
     assert call.answer(0, 2, NOTHING, {0})
 
 
-def test_second_loss_begins_the_call_anew():
+def test_second_loss_restarts_the_roll_call():
     call = answered_call({0: ((), {}), 1: ((), {})})
     before = call.number
     call.begin()
@@ -77,7 +77,7 @@ def test_second_loss_begins_the_call_anew():
     assert call.answer(0, call.number, NOTHING, {0}) and call.complete({0})
 
 
-def test_closed_call_takes_no_answers_and_makes_nobody_wait():
+def test_closed_roll_call_accepts_no_answer():
     call = RollCall(0)
     call.begin()
     call.close()

@@ -298,7 +298,7 @@ def test_pace_of_a_worker_counts_from_its_first_sample():
     assert paces.known() == {0: pytest.approx(200 / 12)}, "the window needs two looks"
 
 
-def test_pace_of_a_forgotten_rank_is_measured_anew():
+def test_forgotten_rank_gets_a_new_pace():
     paces = WorkerPaces(window_s=10.0)
     for at in (100.0, 104.0):
         paces.observe({0: 10 * int(at)}, [0], at)
@@ -328,7 +328,7 @@ def test_half_of_the_workers_can_be_slow_and_more_cannot():
     assert slow_workers({0: slow, 1: fast, 2: slow}) == ()
 
 
-def test_evidence_is_counted_anew_after_a_mark_changes():
+def test_new_mark_has_no_evidence_against_it():
     uneven = {0: 10.0, 1: 100.0, 2: 100.0, 3: 100.0}
     marks = {}
     for _ in range(SLOW_AFTER):

@@ -53,7 +53,7 @@ def test_returned_and_unreadable_ranges_keep_their_queues_at_the_end_of_the_data
     assert list(ledger.todo.failed) == [ShardRange(1, 20, 30)]
 
 
-def test_range_that_nobody_can_read_is_reported_with_its_epoch():
+def test_poisoned_range_has_its_epoch():
     ledger = AsyncLedger(DatasetCard(samples=40, batch_size=10, shard_batches=4, epochs=2, first_epoch=5), 0, 1)
     _, second = lease(ledger, A, most=2)
     ledger.fail(A, ReadFailure(second.shard, second.first, 20, "OSError"))

@@ -269,7 +269,7 @@ def test_rank_of_a_replaced_data_worker_can_feed_again():
     state = job_with_data_workers(count=1)
     state.handle(events.EvictionNoticed(DATA[0], 0, "its pod is being evicted"), at=3)
     join_and_ready(state, DATA[1], at=4)
-    state.handle(exited(DATA[0], 0), at=5)
+    state.handle(events.DrainOverdue(DATA[0], 0), at=5)
     state.handle(events.DataWorkersScaled(2, 1.0, "queues are empty"), at=6)
     join_and_ready(state, DATA[0], 1, at=7)
     assert names(state) == ["data-worker-0.1", "data-worker-1.0"] and not state.node(DATA[0]).departure.replaced
