@@ -307,10 +307,12 @@ def test_blame_for_a_crash_follows_its_cause(ended, said, blame, text):
 
 
 def test_role_that_never_joined_is_named_with_the_blame():
-    server = recovery.never_joined(RoleNode(role=SERVERS[0]), 61.0)
-    assert server.blame is Blame.INFRASTRUCTURE and server.error.startswith("server-0 has not joined within 61 s")
-    worker = recovery.never_joined(RoleNode(role=WORKER), 61.0)
+    server = recovery.never_joined(RoleNode(role=SERVERS[0]), 61.0, others=False)
+    assert server.blame is Blame.INFRASTRUCTURE and server.error.startswith("server-0 has not joined within 61 s;")
+    worker = recovery.never_joined(RoleNode(role=WORKER), 61.0, others=False)
     assert worker.blame is Blame.USER and worker.error.startswith("worker-0: the script has not called st.join()")
+    late = recovery.never_joined(RoleNode(role=WORKER), 61.0, others=True)
+    assert late.blame is Blame.INFRASTRUCTURE and "although another worker has" in late.error
 
 
 def test_relaunch_is_described_with_its_delay_and_source():
