@@ -138,9 +138,17 @@ async def _open(
     sock = await _called(host, port)
     try:
         tune(sock)
-        reader, writer = await asyncio.open_connection(sock=sock, **tls.connecting(certificates))
+        options = tls.connecting(certificates)
     except BaseException as error:
         sock.close()
+        raise tls.as_refusal(error) from error
+    try:
+        reader, writer = await asyncio.open_connection(sock=sock, **options)
+    except BaseException as error:
+        # asyncio's transport notices the shutdown and closes the socket. If this function closed it, the next socket
+        # could get its number while the loop still has the transport, and asyncio would refuse that socket.
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
         raise tls.as_refusal(error) from error
     try:
         tls.check_stream(writer, certificates, role)

@@ -5,7 +5,9 @@ import datetime
 import pathlib
 import socket
 import ssl
+from asyncio import sslproto
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -274,3 +276,27 @@ def test_temporarily_invalid_certificate_files_keep_the_old_ones_in_use(tmp_path
     assert tls.connecting(str(folder))["ssl"] is known
     key.write_bytes(kept)
     assert tls.identity(str(folder)).role == "worker"
+
+
+def test_caller_that_gives_up_as_the_handshake_completes_can_call_again(
+    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = sslproto.SSLProtocol._on_handshake_complete  # type: ignore[attr-defined]
+
+    async def work(address: str) -> None:
+        calling = asyncio.create_task(
+            connection.connect(address, SECRET, within_s=60, certificates=str(root / "mine/worker"))
+        )
+
+        def complete_and_cancel(self: Any, failure: Any) -> None:
+            complete(self, failure)
+            if not self._server_side:
+                calling.cancel()
+
+        monkeypatch.setattr(sslproto.SSLProtocol, "_on_handshake_complete", complete_and_cancel)
+        await asyncio.wait({calling})
+        assert calling.cancelled()
+        monkeypatch.setattr(sslproto.SSLProtocol, "_on_handshake_complete", complete)
+        assert await ask(address, str(root / "mine/worker"))
+
+    with_listener(work, str(root / "mine/master"))
