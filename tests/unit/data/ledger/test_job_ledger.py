@@ -444,3 +444,48 @@ def test_pass_cut_short_is_distinct_from_a_finished_pass(in_step):
     book.report(LeaseHolder(0), [Progress(grant.shard, 0, grant.end, grant.end)], 0.0)
     assert book.lease(LeaseHolder(0), second, 1, 0.0) is NoLease.END
     assert book.is_cut_short(second) and not book.is_cut_short(first)
+
+
+def test_every_change_counts_for_the_journal_and_repeated_calls_do_not():
+    book = JobLedger(workers=2, max_failures=9)
+    assert book.changes == 0
+    first, *_ = book.lease(A, CARD, 2, 0.0)
+    book.lease(B, CARD, 1, 0.0)
+
+    def counted(call, *args):
+        before = book.changes
+        call(*args)
+        return book.changes - before
+
+    failure = ReadFailure(first.shard, first.first, 20, "OSError")
+    assert counted(book.fail, A, failure) == 1
+    assert counted(book.take_back, [LeaseKey(first.shard, first.first)]) == 1
+    assert counted(book.take_back, [LeaseKey(first.shard, first.first)]) == 0
+    assert counted(book.resize, 0, 1) == 1
+    assert counted(book.expect, 3) == 1 and book.holders.expected == 3
+    assert counted(book.fence, 1, 0) > 0 and counted(book.fence, 1, 0) == 0
+    assert book.fence(1, 0) == 0
+    assert counted(book.halt) == 1 and book.group.halted
+    assert counted(book.regroup, [0]) == 1 and not book.group.halted
+    assert counted(book.close) == 1
+    assert counted(book.restore, book.note()) == 1 and book.era == 1
+
+
+def test_at_least_one_worker_is_expected():
+    book = JobLedger(workers=2)
+    book.expect(0)
+    assert book.holders.expected == 1
+
+
+def test_lease_expires_only_after_its_deadline():
+    book = JobLedger(workers=1)
+    (grant,) = book.lease(A, CARD, 1, 5.0)
+    deadline = 5.0 + book.lease_s
+    assert book.expired(deadline) == ()
+    assert book.expired(deadline + 0.5) == (LeaseKey(grant.shard, grant.first),)
+
+
+def test_finished_report_of_an_unknown_lease_is_not_revoked():
+    book = JobLedger(workers=1)
+    book.lease(A, CARD, 1, 0.0)
+    assert book.report(A, [Progress(99, 0, 40, 40)], 0.0).revoked == ()
