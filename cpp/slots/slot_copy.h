@@ -1,7 +1,9 @@
 // A copy of one slot. It is made in one piece, or in parts between which the slot's lock is released. In one piece, a
 // slot of 9 MB would block training for milliseconds. In: calls of Store::copy_slot. Out: the bytes of an image.
 //
-//   a mark ─► part 1 ─► part 2 ─► ... ─► changes after the mark, and the batches that the slot has applied
+//   mark the time ─► copy part 1 ─► copy part 2 ─► ... ─► copy the rows changed since the mark, and the identities
+//
+// The identities name the batches that were applied to the slot.
 //
 // merge() replaces rows of the parts with rows that changed later, without copying rows. The result is the slot as it
 // is at the last call.
@@ -38,8 +40,8 @@ class SlotCopy {
   uint64_t size() const { return image_.bytes; }  // without identities
   std::span<const uint8_t> identities() const { return image_.identities; }
   bool full() const { return full_; }
-  // Returns the next bytes before the identities, at most `count` bytes; empty at the end. Small pieces are joined into
-  // one. The checksum is computed here, while the bytes are in the CPU cache.
+  // Each call returns the next bytes of the image, at most `count`. Once only the identities remain, the span is empty.
+  // Small pieces are joined into one. The checksum is computed here, while the bytes are in the CPU cache.
   std::span<const uint8_t> next(size_t count);
   uint64_t given() const { return given_; }
   // After all bytes were returned, returns the final first bytes of the image, which contain its size and checksum.

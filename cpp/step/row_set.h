@@ -148,7 +148,8 @@ class RowSet : public NoCopy {
   bool is_read_only(uint32_t i) const { return std::find(read_only_.begin(), read_only_.end(), i) != read_only_.end(); }
   void drop_grads();                   // sets gradients to zero, and unmarks all groups
   void suspect() { suspect_ = true; }  // a non-finite gradient was seen
-  // Returns the gradients of the marked groups as a part of a push. Throws NonFinite with `name_of(table)` and the key.
+  // Returns the part of a push that has the gradients of the groups marked by touch(). Throws NonFinite with the key
+  // and the table's name in `names`.
   Part push_part(const std::vector<std::pair<TableId, std::string>>& names, bool always_check);
   // Returns the values of rows() in wire order, for Backend::assign.
   Part assign_part();

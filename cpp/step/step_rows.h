@@ -81,7 +81,7 @@ class StepRows {
   // The same for all features together, with one id per bag, and with outputs side by side in rows of `stride` floats.
   void pool_columns(int64_t bags, float* out, int64_t stride);
   void accumulate_columns(int64_t bags, const float* grad, int64_t stride);
-  // Returns true if all gradients are finite, even after the caller has changed them.
+  // Returns true if all gradients are finite. Each call checks the current values, because the caller may change them.
   bool finite();
   Part push_part() { return set_->push_part(plan_->names, false); }
 

@@ -1,4 +1,4 @@
-"""Protects servers from running out of memory, hot spots and slow machines.
+"""Protects servers from slow machines, from hot spots, and from running out of memory.
 
 `planning.guards.memory` and `planning.guards.hot_servers` decide. Out: events, each with its reason.
 """

@@ -37,10 +37,11 @@ LEARNED: Mapping[Kind, tuple[Kind, tuple[int, ...]]] = {
     "sync": ("sync", (1, 0, 3, 2)),
     "async": ("crowded", (0, 2, 1, 3)),
 }
-"""Curve that a live job fits for each sync mode, and the order in which the fit adds coefficients. The first
-coefficient is the work of a single worker. The second coefficient is the constant part. The last coefficients belong
-to parts that grow with the number of workers or fall faster than it. Eqn 9 predicts that more workers always train
-more, which is wrong for real jobs with many workers.
+"""For each sync mode, the kind of curve that is fitted to a running job, and the order of its coefficients. The first
+fit has only the first coefficient, and each further fit adds the next one. The first coefficient is the work of a
+single worker. The second coefficient is the constant part. The last coefficients belong to parts that grow with the
+number of workers or fall faster than it. Eqn 9 predicts that more workers always train more, which is wrong for real
+jobs with many workers.
 """
 DOUBT = 0.2
 """Penalty on deviations from proportional scaling. It is divided by the number of different worker counts that were

@@ -46,7 +46,7 @@ class Coefficients:
 
 
 class Models(NamedTuple):
-    """Models of many jobs: coefficients and facts as columns, with one row per shape."""
+    """`Coefficients` and `ModelFacts` of many jobs. Each field is an array, with one value per job or per shape."""
 
     grad: Array
     upd: Array

@@ -91,7 +91,7 @@ class LeaseTracker:
         self.ends: int | None = None
         """Samples of the epoch, once the reader has found the end of a data set without a length."""
         self.short = 0
-        """Samples that mini-batches of such an epoch lack, because they are not full. `ends` counts them as full."""
+        """Samples missing in mini-batches that are not full. `ends` counts these mini-batches as full."""
         self.hurry = False
         """Whether a returned lease waits at the master, so that the worker requests one more even if it holds many."""
 

@@ -14,7 +14,7 @@ JOB, ROLE, RANK, INCARNATION = (f"{GROUP}/{name}" for name in ("job", "role", "r
 CODE = f"{GROUP}/code"
 """Annotation of an ElasticJob that names the ConfigMap with the code that `springtide submit` uploaded."""
 MASTERS = f"{GROUP}/masters"
-"""Annotation of a master's pod with its number among the masters of the job, from 1."""
+"""Annotation of a master's pod: how many masters the job has had so far, including this one."""
 
 LONGEST_JOB = 40
 """Longest name of a job."""
