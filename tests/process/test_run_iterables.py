@@ -1,5 +1,7 @@
 """An IterableDataset of fixed order is counted exactly once while workers die and join."""
 
+import signal
+
 import pytest
 
 from springtide.domain.model.checkpoints import CheckpointRules
@@ -40,9 +42,12 @@ def test_iterable_is_counted_once_though_workers_are_killed_and_added(tmp_path, 
 
 
 @pytest.mark.timeout(400)
-def test_bsp_group_over_an_iterable_restarts_after_a_lost_worker_and_counts_once(tmp_path):
+@pytest.mark.parametrize("lost", [["worker-1"], ["worker-0", "worker-1"]])
+def test_bsp_group_over_an_iterable_restarts_after_lost_workers_and_counts_once(tmp_path, lost):
     def hurt(job):
-        job.kill_each("worker-1")
+        for role in lost:
+            job.signal(role, signal.SIGSTOP)  # so that no survivor can tell the master
+        job.kill_each(*lost)
         job.until(
             lambda _: any("restart training from the first sample" in str(each.get("what")) for each in job.story)
         )

@@ -10,7 +10,7 @@ import dataclasses
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.data.leases import LeaseHolder
-from springtide.job import bsp_group
+from springtide.job import bsp_group, recovery
 from springtide.job.bsp_group import GroupArrival, GroupFormation
 from springtide.job.core import events
 from springtide.job.state import JobState
@@ -92,7 +92,7 @@ class BspRendezvous:
         )
         if formed is None:
             return
-        if not formed.known and self._record.span.begun:
+        if not formed.known and self._trained(state):
             self._context.apply(events.GroupLost())
         elif formed.over:
             self._answer(formed, state.bsp.generation)
@@ -102,6 +102,11 @@ class BspRendezvous:
         else:
             self._answer(formed, state.bsp.generation + 1)
             self._context.apply(events.GroupFormed(formed.members, "all its members are here"))
+
+    def _trained(self, state: JobState) -> bool:
+        """Return True if the servers have steps of an earlier group. Without leases only the members could tell."""
+        unleased = bool(state.bsp.members) and not self._record.book.passes
+        return self._record.span.begun or (unleased and recovery.may_begin_anew(state.spec, state.phase))
 
     def _stop_shards(self, state: JobState, active: list[LeaseHolder]) -> bool:
         """Return True if the group must change before the next shard, and all new members have arrived."""
