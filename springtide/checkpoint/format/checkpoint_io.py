@@ -84,7 +84,14 @@ def numbers(place: FileStore) -> list[int]:
 def manifest_of(place: FileStore, number: int, lineage: Lineage | None = None) -> Manifest:
     """Return a checkpoint's manifest without checking its files. Raise BadInput if `lineage` excludes the checkpoint's
     run."""
-    manifest = decode(place.read(name_of(number)), f"checkpoint {number} in {place.where}")
+    try:
+        content = place.read(name_of(number))
+    except FileNotFoundError:
+        raise errors.MissingFile(
+            f"checkpoint {number} is no longer in {place.where}: someone has deleted it. "
+            "`springtide checkpoints` shows those that are left; resume from one of them"
+        ) from None
+    manifest = decode(content, f"checkpoint {number} in {place.where}")
     refusal = lineage.refusal(manifest.run, manifest.number, manifest.job) if lineage is not None else ""
     if refusal:
         raise errors.BadInput(refusal)

@@ -174,6 +174,12 @@ def test_image_in_the_place_of_another_is_detected(two):
         checkpoint_io.verify(FolderStore(folder), manifest.msgspec.structs.replace(whole, chains=tuple(swapped)), [3])
 
 
+def test_checkpoint_that_was_deleted_meanwhile_is_named(two):
+    (two[0] / manifest.name_of(2)).unlink()
+    with pytest.raises(errors.MissingFile, match=r"checkpoint 2 is no longer in .*`springtide checkpoints` shows"):
+        checkpoint_io.read(str(two[0]), 2)
+
+
 def test_folder_without_checkpoints_has_none(tmp_path):
     for where in (tmp_path, tmp_path / "nowhere"):
         found = checkpoint_io.latest(str(where))
