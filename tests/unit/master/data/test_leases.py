@@ -191,13 +191,20 @@ def test_bsp_ranks_get_equal_stream_grants_and_a_partial_batch_after_waiting(tmp
     async def test(master, clock):
         peers = await join_all_roles(master, workers=2)
         zero, one = peers["worker-0"], peers["worker-1"]
-        request = messages.LeaseRequest(card, seen=(PartitionRange(0, 0, 35), PartitionRange(1, 0, 4)))
-        first = await master.handle(zero, request)
+
+        def request(*held):
+            seen = (PartitionRange(0, 0, 35), PartitionRange(1, 0, 4))
+            return messages.LeaseRequest(card, tuple(progress_of(held)), seen=seen)
+
+        first = await master.handle(zero, request())
         assert first.grants == (Grant(0, 0, 0, 0, 20),)
-        assert await master.handle(one, request) == first
-        assert (await master.handle(zero, request)).grants == (Grant(1, 0, 0, 20, 30),)
-        assert await master.handle(zero, request) == messages.WaitReply()
+        assert await master.handle(one, request()) == first
+        assert await master.handle(zero, request()) == first, "its reply was lost"
+        second = await master.handle(zero, request(*first.grants))
+        assert second.grants == (Grant(1, 0, 0, 20, 30),)
+        held = (*first.grants, *second.grants)
+        assert await master.handle(zero, request(*held)) == messages.WaitReply()
         clock.now += leases.LINGER_S
-        assert (await master.handle(zero, request)).grants == (Grant(2, 0, 0, 30, 35),)
+        assert (await master.handle(zero, request(*held))).grants == (Grant(2, 0, 0, 30, 35),)
 
     with_desk(test, tmp_path, workers=2, heartbeat_s=60, sync="bsp")
