@@ -8,8 +8,10 @@ newer release in `newer_jars()`, `newer=True` runs that release.
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
+import time
 from typing import Any
 
 from springtide import errors
@@ -52,6 +54,8 @@ class FaultyBroker(kafka_broker.KafkaBroker):
         """Start the broker, initially or after `kill`; ZooKeeper then knows the user of SASL."""
         if self._broker is None and self._sasl is not None and (user := self._sasl.scram()):
             self._administer(f"let in {self._sasl.user!r}", "ConfigCommand", *user)
+        if self._broker is not None:
+            self._await_session_end()
         super().start()
 
     def kill(self) -> None:
@@ -59,6 +63,21 @@ class FaultyBroker(kafka_broker.KafkaBroker):
         assert self._broker is not None, "the broker was never started"
         self._broker.kill()
         self._broker.wait()
+
+    def _await_session_end(self) -> None:
+        """Wait until ZooKeeper has forgotten the killed broker. A broker that starts before may leave its partitions
+        without a leader for ever: its controller never sees that the broker was away."""
+
+        def sessions() -> bytes:
+            with socket.create_connection(("127.0.0.1", self._keeper_port), timeout=UP_S) as keeper:
+                keeper.sendall(b"dump")
+                return b"".join(iter(lambda: keeper.recv(1 << 16), b""))
+
+        deadline = time.monotonic() + UP_S
+        while b"/brokers/ids/" in (found := sessions()):
+            assert time.monotonic() < deadline, f"ZooKeeper still has the killed broker: {found!r}"
+            time.sleep(0.1)
+        assert b"SessionTracker" in found, f"ZooKeeper does not tell its sessions: {found!r}"
 
     def stop(self) -> None:
         """Suspend the broker: connections stay open without replies, as in a broken network."""
