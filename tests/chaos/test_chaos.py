@@ -1,4 +1,4 @@
-"""A slice of `make chaos` that every test run has: two jobs with fixed faults; and the choice of modes and faults."""
+"""A slice of `make chaos`: two jobs with fixed faults, one of them in each test run; and the choice of modes."""
 
 import pytest
 
@@ -35,9 +35,10 @@ SLICE = [
             Step("kill", "server", after=3),
         ],
     ),
-    (
+    pytest.param(
         Mode(sync="bsp", unit=8),
         [Step("pause", "server", 1, after=7, lasts=5), Step("scale", "workers", 3, after=1), Step("kill", "worker", 1)],
+        marks=pytest.mark.soak,
     ),
 ]
 
