@@ -71,7 +71,7 @@ def test_job_with_a_cpu_stage_and_a_gpu_stage_trains_on_one_gpu(tmp_path, data_w
     with running.springtide("run", script, *roles, folder=tmp_path) as job:
         code, out = job.finish()
     assert code == 0, out
-    print(f"{data_workers} data workers:", *[line for line in out.splitlines() if "second half" in line])
+    print(f"{data_workers} data workers:", *[line for line in out if "second half" in line])
     logs = {path.name: path.read_text() for path in tmp_path.glob("**/data-worker-*.log")}
     stages = sorted(text.partition("serving stage ")[2][:6] for text in logs.values())
     assert stages == (["1 of 2", "2 of 2"] if data_workers == "2" else []), logs

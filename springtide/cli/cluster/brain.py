@@ -21,8 +21,8 @@ from springtide.brain.service import messages as brain_messages
 from springtide.brain.service import serve as service
 from springtide.brain.service.advisers import RemoteAdviser
 from springtide.brain.store import store
-from springtide.cli.common.options import Debug, Json, command, pairs, verb_group
-from springtide.cli.common.render import print_json, short_time, wrap
+from springtide.cli.common.options import Debug, JsonOnly, command, pairs, verb_group
+from springtide.cli.common.render import print_result, short_time, wrap
 from springtide.domain.core.resources import parse_memory, show_memory
 from springtide.domain.core.shape import UNKNOWN_GPUS, ResourceBudget
 from springtide.domain.spec.planning_config import PlanningConfig
@@ -145,11 +145,10 @@ def serve(
 
 
 @command(group, "springtide brain status --json")
-def status(*, at: BrainAddress, as_json: Json = False) -> int:
+def status(*, at: BrainAddress, as_json: JsonOnly = False) -> int:
     """Show the jobs, decisions and executors of a brain. For each job, show the last decision and its reason."""
     found = ask(brain_messages.Inspect(), brain_messages.BrainStatus, at)
-    print("\n".join(status_lines(found)))
-    print_json(without_type(found), as_json)
+    print_result(status_lines(found), without_type(found), as_json)
     return 0
 
 
@@ -160,7 +159,7 @@ def history(
     database: Annotated[
         str, typer.Option(help="Read this database without a brain: a file or a URL.", metavar="FILE_OR_URL")
     ] = "",
-    as_json: Json = False,
+    as_json: JsonOnly = False,
 ) -> int:
     """List past jobs, oldest first. The jobs are those of a brain, or of a database of jobs that planned by
     themselves.
@@ -168,8 +167,7 @@ def history(
     found = (
         read_history(database, newest) if database else ask(brain_messages.Recall(newest), brain_messages.Recalled, at)
     )
-    print("\n".join(history_lines(found)))
-    print_json(without_type(found), as_json)
+    print_result(history_lines(found), without_type(found), as_json)
     return 0
 
 

@@ -14,8 +14,8 @@ import yaml
 
 from springtide import __version__, errors, file_input
 from springtide.brain.service import serve
-from springtide.cli.common.options import Debug, Json, command, verb_group
-from springtide.cli.common.render import print_json
+from springtide.cli.common.options import Debug, JsonOnly, command, verb_group
+from springtide.cli.common.render import print_result
 from springtide.platforms.k8s.api.client import with_client
 from springtide.platforms.k8s.client import install as installation
 from springtide.platforms.k8s.objects import install_manifests
@@ -115,13 +115,12 @@ def uninstall(
 
 
 @command(group, "springtide k8s status --json")
-def status(cluster: ClusterOptions, namespace: Space = "springtide", as_json: Json = False) -> int:
+def status(cluster: ClusterOptions, namespace: Space = "springtide", as_json: JsonOnly = False) -> int:
     """Check the installation: custom resources, operator and brain."""
     found = with_client(asdict(cluster), lambda client: installation.examine(client, namespace))
-    for finding in found:
-        print(f"{'ok' if finding.well else 'NO':<3} {finding.what:<24} {finding.said}")
     well = all(finding.well for finding in found)
-    print_json({"well": well, "found": found}, as_json)
+    lines = (f"{'ok' if finding.well else 'NO':<3} {finding.what:<24} {finding.said}" for finding in found)
+    print_result(lines, {"well": well, "found": found}, as_json)
     return 0 if well else 3
 
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from springtide import errors, file_input
-from springtide.cli.common.options import Json, command, verb, verb_group
-from springtide.cli.common.render import duration, print_json
+from springtide.cli.common.options import Json, JsonOnly, command, verb, verb_group
+from springtide.cli.common.render import duration, print_json, print_result
 from springtide.data.stream import producer
 from springtide.data.stream.log import layout
 from springtide.data.stream.log import stream as log_streams
@@ -257,7 +257,7 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
 def info(
     url: Url,
     rows: Annotated[int, typer.Option(min=1, help="Show at most this many partitions.")] = 40,
-    as_json: Json = False,
+    as_json: JsonOnly = False,
 ) -> int:
     """Show partitions, offsets, bytes and ages of a stream."""
     stream = open_stream(url)
@@ -265,33 +265,36 @@ def info(
         found = inspect(stream)
     finally:
         stream.close()
-    print("\n".join(table_lines(found, rows, time.time())))
-    print_json(found, as_json)
+    print_result(table_lines(found, rows, time.time()), found, as_json)
     return 0
 
 
 @command(group, "springtide stream grow log:///tmp/clicks 8")
 def grow(
-    url: Url, partitions: Annotated[int, typer.Argument(min=1, help="New number of partitions.")], as_json: Json = False
+    url: Url,
+    partitions: Annotated[int, typer.Argument(min=1, help="New number of partitions.")],
+    as_json: JsonOnly = False,
 ) -> int:
     """Add partitions to a log. Producers and jobs may continue meanwhile."""
     log = _log(url)
     before = log.partitions()
     log.grow(partitions)
-    return _print_result(f"{log.url}: {before} partitions before, {partitions} now", as_json, partitions=partitions)
+    print_result([f"{log.url}: {before} partitions before, {partitions} now"], {"partitions": partitions}, as_json)
+    return 0
 
 
 @command(group, "springtide stream seal log:///tmp/clicks")
-def seal(url: Url, as_json: Json = False) -> int:
+def seal(url: Url, as_json: JsonOnly = False) -> int:
     """Mark a log as complete. A sealed log refuses producers, and jobs end when they have trained all records."""
     log = _log(url)
     log.seal()
     records = sum(seen.end - seen.start for seen in log.bounds())
-    return _print_result(f"{log.url}: sealed with {records:,} records", as_json, records=records)
+    print_result([f"{log.url}: sealed with {records:,} records"], {"records": records}, as_json)
+    return 0
 
 
 @command(group, "springtide stream trim log:///tmp/clicks")
-def trim(url: Url, as_json: Json = False) -> int:
+def trim(url: Url, as_json: JsonOnly = False) -> int:
     """Delete segments that are past their retention. Producers also do this with each new segment."""
     log = _log(url)
     writer = log.writer()
@@ -299,7 +302,8 @@ def trim(url: Url, as_json: Json = False) -> int:
         gone = writer.trim()
     finally:
         writer.close()
-    return _print_result(f"{log.url}: {gone} segments deleted", as_json, segments=gone)
+    print_result([f"{log.url}: {gone} segments deleted"], {"segments": gone}, as_json)
+    return 0
 
 
 def inspect(stream: Stream) -> dict[str, Any]:
@@ -365,9 +369,3 @@ def _log(url: str) -> LogStream:
         stream.close()
         raise errors.BadInput(f"{stream.url}: only a log on disk supports this; use the broker's tools")
     return stream
-
-
-def _print_result(line: str, as_json: bool, **facts: object) -> int:
-    print(line)
-    print_json(facts, as_json)
-    return 0
