@@ -18,12 +18,23 @@ _HOME = {
     "EmbeddingBag": "springtide.embedding.modules.modules",
     "Embedding": "springtide.embedding.modules.modules",
     "EmbeddingBags": "springtide.embedding.modules.modules",
+    "RowWiseAdagrad": "springtide.embedding.modules.rowwise_adagrad",
     "SpringtideError": "springtide.errors",
     "stateless": "springtide.dataworker.split.recorder.marked_calls",
     "stream": "springtide.data.stream.stream",
 }
 
-__all__ = ["Embedding", "EmbeddingBag", "EmbeddingBags", "Job", "SpringtideError", "join", "stateless", "stream"]
+__all__ = [
+    "Embedding",
+    "EmbeddingBag",
+    "EmbeddingBags",
+    "Job",
+    "RowWiseAdagrad",
+    "SpringtideError",
+    "join",
+    "stateless",
+    "stream",
+]
 
 __getattr__ = lazy_names.importer(__name__, _HOME)
 

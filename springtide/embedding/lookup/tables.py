@@ -56,6 +56,8 @@ class ServedTable:
     """Weights before `job.prepare`, assigned once by the job; None means that rows start from the table's init."""
     initial_keys: torch.Tensor | None = None
     """Keys of the rows in `initial`. None means the keys 0, 1, 2 and so on."""
+    sparse: bool = True
+    """Whether plain PyTorch would make sparse gradients for the weight. True for tables without a module in torch."""
     gpu: torch.device | None = None
     """GPU on which the model is. Lookups return their outputs on this GPU; None means CPU memory."""
     place: TablePlace | None = None

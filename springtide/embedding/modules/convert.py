@@ -155,10 +155,12 @@ def _bind_plain(
         known = book.add(request, name=path, path=path, weight=weight, initial=initial, initial_keys=keys)
         known.follow_device(weight.device)
         known.on_cpu = POOLS_MAX if getattr(module, "mode", None) == "max" else ""
+        known.sparse = bool(module.sparse)
         by_weight[id(weight)] = known
         table_weight.serve_weight(weight, lookups, known)
     else:
         known.paths = (*known.paths, path)
+        known.sparse &= bool(module.sparse)
     feature = calls.LookupFeature(path, known, module.padding_idx, pull_padding=base is nn.Embedding)
     served_class = PLAIN[base]
     module.__class__ = (

@@ -64,19 +64,30 @@ class TableRates:
                 )
             return
         optimizer, group = place
+        self._refuse_second(table, optimizer)
         # free the optimizer's memory, because the servers hold the state; Adagrad creates a state as large as the table
         # when it is constructed
         optimizer.state.pop(table.weight, None)
         follower = self._tables_of(optimizer, group)
         follower.weights.append(table.weight)
         if table.request.optimizer is None:
-            table.spec = replace(table.spec, optim=optimizers.spec_of(optimizer, optimizer.param_groups[group]))
+            kernel = optimizers.table_spec_of(optimizer, optimizer.param_groups[group], sparse=table.sparse)
+            table.spec = replace(table.spec, optim=kernel)
             follower.settled = optimizers.settled(optimizer.param_groups[group])
         if table.request.optimizer is None and table.request.lr is None:
             follower.tables.append(table.spec.id)
         else:
             follower.own_rate.append((table.spec.id, table.request.optimizer, table.request.lr))
             follower.counts |= _counts(table.request.optimizer)
+
+    def _refuse_second(self, table: ServedTable, first: torch.optim.Optimizer) -> None:
+        for other in self.optimizers:
+            held = any(param is table.weight for group in other.param_groups for param in group["params"])
+            if held and other is not first:
+                raise errors.BadInput(
+                    f"the weight of table {table.name!r} is in two optimizers, {type(first).__name__} and "
+                    f"{type(other).__name__}, but servers train rows with only one: take it out of one of them"
+                )
 
     def follow_dense(self, optimizer: torch.optim.Optimizer, group: int, table: int) -> None:
         follower = self._tables_of(optimizer, group)

@@ -18,6 +18,7 @@ from springtide import _native, errors
 from springtide.embedding.lookup.lookup import LookupHandle, Lookups
 from springtide.embedding.lookup.row_gradients import DeviceGradients
 from springtide.embedding.lookup.tables import ServedTable
+from springtide.embedding.modules import optimizers
 from springtide.worker.input.batch_plan import ReadBatch
 from springtide.worker.link.lease_tracker import BatchClaim
 from springtide.worker.link.master_link import MasterLink
@@ -142,6 +143,8 @@ class TrainingStep(abc.ABC):
         self, context: StepContext, own: Sequence[torch.optim.Optimizer], *, fixed: bool, ahead: bool, named: bool
     ) -> None:
         """Create the step. `own` has the user's optimizers. With `fixed`, no optimizer may get more parameters."""
+        for optimizer in own:
+            optimizers.keep_loaded_sums(optimizer)
         self.optimizers = [
             JobOptimizer(optimizer, self.apply, fixed=fixed, tables=context.rates.weights) for optimizer in own
         ]

@@ -4,7 +4,9 @@ import msgspec
 import pytest
 import torch
 
+import springtide as st
 from springtide import errors
+from tests.oracles.rws_adagrad import RWSAdagrad
 from tests.unit.worker import clicks
 
 OPTIMIZERS = {
@@ -26,6 +28,16 @@ OPTIMIZERS = {
         torch.optim.SparseAdam(model.table_weights(), lr=0.01),
         torch.optim.AdamW(model.dense_weights(), lr=0.01, weight_decay=0.1),
     ],
+    "row-wise sparse": lambda model: [
+        st.RowWiseAdagrad(model.table_weights(), lr=0.1, lr_decay=0.1),
+        torch.optim.Adagrad(model.dense_weights(), lr=0.1),
+    ],
+    "DLRM's, sparse": lambda model: RWSAdagrad(
+        [{"params": model.table_weights(), "lr": 0.2}, {"params": model.dense_weights()}],
+        lr=0.1,
+        lr_decay=0.1,
+        initial_accumulator_value=0.1,
+    ),
 }
 
 
@@ -124,6 +136,28 @@ def test_optimizer_unknown_to_servers_needs_bsp(served_job):
     plain_losses, plain_state = plainly(radam, False)
     assert losses == pytest.approx(plain_losses, abs=2e-6)
     torch.testing.assert_close(state["mlp.0.weight"], plain_state["mlp.0.weight"], atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sync", ["bsp", "async"])
+def test_rows_of_an_optimizer_without_a_kernel_are_refused(served_job, sync):
+    model, dataset = clicks.make()
+    with pytest.raises(errors.BadInput, match=r"NAdam has no kernel on servers for rows .*\[torch\.optim\.Adagrad"):
+        served_job(sync=sync).prepare(model, torch.optim.NAdam(model.parameters()), dataset)
+
+
+def test_dlrms_optimizer_continues_with_the_sums_of_a_loaded_state():
+    """A worker that joins a bsp group, and a resumed job, load the state of an earlier process."""
+    states = []
+    for parts in ([0, 1], [0], [1]):
+        model, dataset = clicks.make()
+        made = [torch.optim.SGD(model.table_weights(), lr=0.1), RWSAdagrad(model.dense_weights(), lr=0.1)]
+        model, optimizers, batches = st.join().prepare(model, made, dataset, batch_size=20, shuffle=False)
+        if parts == [1]:
+            model.load_state_dict(states[1][0])
+            optimizers[1].load_state_dict(states[1][1])
+        clicks.train(model, optimizers, [batch for number, batch in enumerate(batches) if number // 5 in parts])
+        states.append((model.state_dict(), optimizers[1].state_dict()))
+    torch.testing.assert_close(states[2][0]["mlp.0.weight"], states[0][0]["mlp.0.weight"])
 
 
 def test_double_precision_model_is_refused_in_async_mode(served_job):

@@ -6,6 +6,7 @@ from torch import nn
 
 import springtide
 from springtide import errors
+from tests.oracles.rws_adagrad import RWSAdagrad
 
 EXACT = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -39,6 +40,59 @@ def test_sparse_adam_equals_torch_on_any_rows(make_pair):
         ids = torch.randint(0, 9, (3, 2))
         pair.train(lambda model, ids=ids: model(ids).pow(2).sum())
         pair.assert_same(1e-5)
+
+
+ROWWISE = {
+    "row-wise": springtide.RowWiseAdagrad,
+    "row-wise with options": lambda p: springtide.RowWiseAdagrad(
+        p, lr=0.1, lr_decay=0.2, initial_accumulator_value=0.3, eps=1e-3
+    ),
+    "row-wise with decay": lambda p: springtide.RowWiseAdagrad(p, lr=0.1, weight_decay=0.1),
+    "dlrm": lambda p: RWSAdagrad(p, lr=0.1, lr_decay=0.2, initial_accumulator_value=0.3, eps=1e-3),
+}
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("kind", ROWWISE)
+def test_rowwise_adagrad_equals_its_own_step_on_any_rows(make_pair, kind, sparse):
+    """With dense gradients, DLRM's class is plain Adagrad, and so is the kernel."""
+    torch.manual_seed(0)
+    pair = make_pair(nn.Sequential(nn.EmbeddingBag(9, 20, mode="sum", sparse=sparse)), ROWWISE[kind])
+    for _ in range(10):
+        ids = torch.randint(0, 9, (3, 2))
+        pair.train(lambda model, ids=ids: model(ids).sin().pow(3).sum())
+        pair.assert_same(1e-5)
+    rowwise = sparse or kind != "dlrm"
+    assert pair.served.tables[0].spec.optim.kind == ("rowwise_adagrad" if rowwise else "adagrad")
+
+
+def test_table_that_a_dense_module_shares_follows_the_dense_rule_of_dlrms_class(make_served):
+    model = nn.ModuleList([nn.EmbeddingBag(4, 2, sparse=True), nn.EmbeddingBag(4, 2)])
+    model[1].weight = model[0].weight
+    assert make_served(model, RWSAdagrad).tables[0].spec.optim.kind == "adagrad"
+
+
+def test_rowwise_adagrad_of_torchrec_trains_rows(make_pair):
+    rowwise_adagrad = pytest.importorskip("torchrec.optim.rowwise_adagrad")
+    torch.manual_seed(0)
+    pair = make_pair(
+        nn.Sequential(nn.EmbeddingBag(9, 20, mode="sum")),
+        lambda p: rowwise_adagrad.RowWiseAdagrad(p, lr=0.1, lr_decay=0.2, initial_accumulator_value=0.3),
+    )
+    for _ in range(5):
+        ids = torch.randint(0, 9, (3, 2))
+        pair.train(lambda model, ids=ids: model(ids).sin().pow(3).sum())
+        pair.assert_same(1e-5)
+    assert not pair.served.optimizer.state
+
+
+def test_class_of_the_same_name_with_other_options_is_refused(make_served):
+    class RWSAdagrad(torch.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {"lr": 0.1})
+
+    with pytest.raises(errors.BadInput, match="RWSAdagrad has no kernel"):
+        make_served(nn.Sequential(nn.EmbeddingBag(4, 2, sparse=True)), RWSAdagrad)
 
 
 def test_schedulers_change_the_rate_of_tables(make_pair):
@@ -85,7 +139,10 @@ def test_module_may_name_its_own_optimizer_and_rate(make_served):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda p: torch.optim.LBFGS(p), "LBFGS has no kernel on servers .*rowwise_adagrad.*bsp"),
+        (
+            lambda p: torch.optim.LBFGS(p),
+            r"LBFGS has no kernel on servers .*RowWiseAdagrad.*bsp.*\[torch.optim.Adagrad",
+        ),
         (lambda p: torch.optim.Adam(p, amsgrad=True), "Adam with amsgrad=True has no kernel"),
         (lambda p: torch.optim.RMSprop(p, momentum=0.9), "RMSprop with momentum=0.9"),
         (lambda p: torch.optim.SGD(p, lr=0.1, maximize=True), "SGD with maximize=True"),
@@ -94,6 +151,15 @@ def test_module_may_name_its_own_optimizer_and_rate(make_served):
 def test_optimizer_without_a_kernel_is_refused(make_served, make, says):
     with pytest.raises(errors.BadInput, match=says):
         make_served(nn.Sequential(nn.EmbeddingBag(4, 2)), make)
+
+
+def test_rowwise_adagrad_refuses_what_has_no_rows_and_rates_below_zero():
+    bias = nn.Parameter(torch.ones(3))
+    bias.grad = torch.ones(3)
+    with pytest.raises(errors.BadInput, match=r"a parameter of shape \(3,\), which has no rows"):
+        springtide.RowWiseAdagrad([bias]).step()
+    with pytest.raises(errors.BadInput, match="lr=-1: expected a number, 0 or more"):
+        springtide.RowWiseAdagrad([bias], lr=-1)
 
 
 def test_unknown_optimizer_name_gets_a_suggestion():

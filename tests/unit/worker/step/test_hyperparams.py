@@ -74,3 +74,10 @@ def test_table_with_its_own_optimizer_ignores_the_groups_momentum():
     rates = TableRates([optimizer], serve_model(model))
     optimizer.param_groups[0]["momentum"] = 0.9
     assert len(rates.now([job_optimizer(optimizer)])) == 1
+
+
+def test_table_in_two_optimizers_is_refused():
+    model = nn.Sequential(nn.EmbeddingBag(4, 2))
+    both = [torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adagrad(model.parameters())]
+    with pytest.raises(errors.BadInput, match=r"table '0' is in two optimizers, SGD and Adagrad, .*take it out of one"):
+        TableRates(both, serve_model(model))
