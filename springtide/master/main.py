@@ -223,6 +223,7 @@ def went_on_as(begun: CheckpointRules, now: CheckpointRules) -> CheckpointRules:
         resume_number=begun.resume_number,
         resume_run=begun.resume_run,
         numbers_after=begun.numbers_after,
+        new_data=begun.new_data,
     )
 
 

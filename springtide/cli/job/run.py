@@ -93,13 +93,15 @@ def job_of(given: Mapping[str, Any]) -> ElasticJob:
         name=given["name"] or resolve.name_of(given["script"]),
         script=given["script"],
         arguments=tuple(given["arguments"] or ()),
-        resume=resumed_from(given["resume"], given["logs"]),
+        resume=run_folder_of(given["resume"], given["logs"]),
+        continue_from=run_folder_of(given["continue_from"], given["logs"]),
         **{name: PARTS[name](**value) if name in PARTS else value for name, value in spec.items()},
     )
 
 
-def resumed_from(named: str, runs: str) -> str:
-    """Resolve the value of --resume: a run's name becomes the run's folder; a path or URL is unchanged."""
+def run_folder_of(named: str, runs: str) -> str:
+    """Resolve the value of --resume or --continue-from: a run's name becomes the run's folder; a path or URL is
+    unchanged."""
     run = pathlib.Path(runs, named)
     plain = pathlib.Path(named).name == named and not pathlib.Path(named).exists()
     return str(run) if named and plain and run.is_dir() else named

@@ -109,6 +109,7 @@ _CHECKPOINTS = (
     _o("upload_every", "checkpoints.upload_every_s", min=1),
     _o("mirror", "checkpoints.mirror"),
     _o("resume", "", "Continue from the newest checkpoint of this run or URL.", "RUN_OR_URL", default=""),
+    _o("continue_from", "", "Train new data with the model of this run or URL.", "RUN_OR_URL", default=""),
 )
 _STREAM = (
     _o("online", "", "On a stream: scale workers with its traffic.", "auto|off", default="auto"),

@@ -33,6 +33,7 @@ SENTENCES = {
     "alert": "ALERT: {why}",
     "alert_over": "the alert is over: {why}",
     "resumed": "continues from checkpoint {number} in {where}, {samples:,} samples trained",
+    "new_data": "trains new data with the model of checkpoint {number} in {where}, made after {samples:,} samples",
 }
 
 

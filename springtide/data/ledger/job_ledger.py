@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from springtide.data.ledger import bsp_ledger, passes, stream_ledger
 from springtide.data.ledger.async_ledger import NOT_HELD, AsyncLedger, AsyncLedgerState
 from springtide.data.ledger.bsp_ledger import BspLedger, BspStreamLedger, OffsetRange
-from springtide.data.ledger.passes import GroupSeats, HolderRegistry, JobProgress, Passes, PassLedger
+from springtide.data.ledger.passes import GroupSeats, HolderRegistry, JobProgress, LedgerOrigin, Passes, PassLedger
 from springtide.data.ledger.stream_ledger import StreamLedger, StreamLedgerState
 from springtide.domain.data.leases import (
     Grant,
@@ -25,7 +25,7 @@ from springtide.domain.data.leases import (
     ReadFailure,
     ShrinkRequest,
 )
-from springtide.domain.data.samples import DatasetCard, check_same
+from springtide.domain.data.samples import DatasetCard, check_same, refuse_other_mode
 from springtide.domain.data.streams import BatchCut, PartitionRange
 
 MOST_GRANTS = 16  # most leases per call, so that replies stay small and no worker gets all data
@@ -51,6 +51,7 @@ class JobLedgerState:
     keeps: int = 2
     kept: tuple[int, ...] = ()
     era: int = 0
+    origin: LedgerOrigin = LedgerOrigin()  # noqa: RUF009
 
 
 class JobLedger(Passes):
@@ -77,6 +78,8 @@ class JobLedger(Passes):
         self.closed = False
         self.era = 0
         """Number of rollbacks."""
+        self.origin = LedgerOrigin()
+        """What the job took over from another run's checkpoint."""
         self.changes = 0
         """Counter of changes beyond a deadline. A call that raises this error must be journaled."""
 
@@ -309,11 +312,22 @@ class JobLedger(Passes):
             ledger = self.of_shard(state.base)
             self.changes += isinstance(ledger, StreamLedger) and ledger.keep(state, self.keeps)
 
-    def resume(self, note: JobProgress) -> None:
-        """Continue another run from its checkpoint. Samples that are trained in the checkpoint stay trained, and all
-        other samples become pending.
+    def resume(self, note: JobProgress, checkpoint: str = "", *, new_data: bool = False) -> None:
+        """Continue another run from its checkpoint, which messages call `checkpoint`. Samples that are trained in the
+        checkpoint stay trained, and all other samples become pending.
+
+        With `new_data`, begin without any pass. Shards get numbers that no slot of the checkpoint knows, so that slots
+        apply the batches of the new data.
         """
         self.passes = passes.passes_anew(note, self.holders.max_failures, self.holders.expected, saves=self.saves)
+        self.origin = LedgerOrigin(
+            checkpoint=checkpoint,
+            passes=0 if new_data else len(self.passes),
+            next_shard=max(note.next_shard, self.next_shard) if new_data else 0,
+            in_step=self.in_step,
+        )
+        if new_data:
+            self.passes = []
         self.kept = {ledger.base for ledger in self.shared() if ledger.over}
         self.changes += 1
 
@@ -325,6 +339,16 @@ class JobLedger(Passes):
 
     # ---- queries ----
 
+    @property
+    def next_shard(self) -> int:
+        """Number of the first shard of the next pass."""
+        return self.passes[-1].base + self.passes[-1].numbers if self.passes else self.origin.next_shard
+
+    @property
+    def has_model(self) -> bool:
+        """True if a pass has begun, in this run or in the run from whose checkpoint it goes on."""
+        return bool(self.passes) or self.origin.next_shard > 0
+
     def note(self, shard: int = 0, first: int = 0) -> JobProgress:
         """Record the progress before a checkpoint copies slots. For a bsp group, the samples before `first` of shard
         `shard` are trained."""
@@ -332,6 +356,7 @@ class JobLedger(Passes):
             ledgers=tuple(ledger.to_state() for ledger in self.ledgers()),
             locksteps=tuple(lockstep.note(shard, first) for lockstep in self.locksteps()),
             flows=tuple(ledger.to_state() for ledger in self.flows()),
+            next_shard=self.next_shard,
         )
 
     @property
@@ -380,6 +405,7 @@ class JobLedger(Passes):
             keeps=self.keeps,
             kept=tuple(sorted(self.kept)),
             era=self.era,
+            origin=self.origin,
         )
 
     @staticmethod
@@ -393,6 +419,7 @@ class JobLedger(Passes):
         ledger.passes = sorted(passes, key=lambda opened: opened.base)
         ledger.holders, ledger.group, ledger.opened = holders, copy.copy(state.group), dict(state.opened)
         ledger.keeps, ledger.kept, ledger.closed, ledger.era = state.keeps, set(state.kept), state.closed, state.era
+        ledger.origin = state.origin
         return ledger
 
     # ---- internals ----
@@ -453,11 +480,13 @@ class JobLedger(Passes):
     def _open(self, rank: int, card: DatasetCard, *, turn: int) -> None:
         if turn < len(self.passes):
             known = self.passes[turn]
-            check_same(rank, card, known.card)
+            check_same(rank, card, known.card, self.origin.checkpoint if turn < self.origin.passes else "")
             if card.stream is not None and known.card.stream is not None and not known.card.stream.id:
                 known.card = card  # the rank that opened the pass did not know the stream's id
             return
-        base = self.passes[-1].base + self.passes[-1].numbers if self.passes else 0
+        if self.origin.next_shard and card.in_step != self.origin.in_step:
+            refuse_other_mode(rank, card, self.origin.checkpoint)
+        base = self.next_shard
         opened: PassLedger
         if card.in_step:
             opened = bsp_ledger.open_bsp_ledger(card, base, len(self.group.ranks) or self.holders.expected)

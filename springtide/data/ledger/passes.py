@@ -35,12 +35,29 @@ class JobProgress:
     """Passes of a bsp group, all recorded at the same step."""
     flows: tuple[StreamLedgerState, ...] = ()
     """Passes over streams."""
+    next_shard: int = 0
+    """Number of the first shard that no pass of the job uses. It also counts passes that began after the record."""
 
     @property
     def samples(self) -> int:
         shards = sum(ledger.samples_done - ledger.void for ledger in self.ledgers)
         groups = sum(group.first - (group.stream.void if group.stream else 0) for group in self.locksteps)
         return shards + groups + sum(stream.samples_done - stream.void for stream in self.flows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerOrigin:
+    """What a job takes over from another run's checkpoint: the passes to go on with, or only the numbers of shards that
+    the slots already know."""
+
+    checkpoint: str = ""
+    """Name of the checkpoint, for messages; empty for a job that begins anew."""
+    passes: int = 0
+    """Number of passes that came with the checkpoint. With new data, there are none."""
+    next_shard: int = 0
+    """First shard number of the job's own passes. Slots skip batches of lower numbers, which they have applied."""
+    in_step: bool = False
+    """True if a bsp group made the checkpoint, so that the dense model is in the group's table."""
 
 
 class Passes:

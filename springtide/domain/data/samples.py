@@ -92,19 +92,35 @@ class DatasetCard:
         return self.epochs * -(-self.samples_used // self.batch_size)
 
 
-def check_same(rank: int, card: DatasetCard, known: DatasetCard) -> None:
-    """Raise BadInput unless a worker's data set equals the data set of the other workers, or of the resumed run."""
+def check_same(rank: int, card: DatasetCard, known: DatasetCard, checkpoint: str = "") -> None:
+    """Raise BadInput unless a worker's data set equals the known one: of the other workers, or of the `checkpoint` from
+    which the run resumes."""
     for field in fields(card):
         mine, theirs = getattr(card, field.name), getattr(known, field.name)
+        if mine != theirs and checkpoint:
+            raise errors.BadInput(
+                f"worker-{rank} has a data set with {field.name}={mine}, but {checkpoint}, from which this run "
+                f"resumes, was made with {field.name}={theirs}. --resume trains the rest of the same data. To train "
+                f"new data with the model of the checkpoint, use --continue-from instead of --resume"
+            )
         if mine != theirs:
             raise errors.BadInput(
                 f"worker-{rank} has a data set with {field.name}={mine}, but this job trains one with "
-                f"{field.name}={theirs}: all workers, and a run that continues another with --resume, must read the "
-                f"same data: give each the same files and arguments. For new data, begin a new run without --resume; "
-                f"to keep the model, export it and load it before job.prepare"
+                f"{field.name}={theirs}: all workers, also restarted ones, must read the same data. Give each the same "
+                f"files and arguments"
             )
     if card.stream is not None and known.stream is not None:
         check_same_stream(card.stream, known.stream)
+
+
+def refuse_other_mode(rank: int, card: DatasetCard, checkpoint: str) -> None:
+    """Raise BadInput because the checkpoint is of the other mode: async or bsp. The modes keep the dense model in
+    different tables."""
+    now, then = ("bsp", "async") if card.in_step else ("async", "bsp")
+    raise errors.BadInput(
+        f'worker-{rank} trains with sync="{now}", but {checkpoint}, from which this run continues, was made with '
+        f'sync="{then}": train with sync="{then}"'
+    )
 
 
 def check_same_stream(now: StreamCard, before: StreamCard) -> None:
@@ -113,8 +129,8 @@ def check_same_stream(now: StreamCard, before: StreamCard) -> None:
     if now.id and before.id and now.id != before.id:
         raise errors.StreamReplaced(
             f"the stream {now.url} was recreated since this job read it: its id is {now.id}, and was {before.id}, so "
-            f"its offsets refer to different records. Restore the original stream, or begin a new run without "
-            f"--resume; to keep the model, export it and load it before job.prepare"
+            f"its offsets refer to different records. Restore the original stream. To train the new stream with "
+            f"the model of the checkpoint, use --continue-from instead of --resume"
         )
 
 

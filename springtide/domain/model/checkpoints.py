@@ -99,6 +99,9 @@ class CheckpointRules:
     """Highest checkpoint number that is already used in the resumed run's folder. The numbers of this run start
     after it.
     """
+    new_data: bool = False
+    """True if the run takes the model of the checkpoint, but reads other data from their beginning. The other run keeps
+    its folder."""
 
     def __post_init__(self) -> None:
         validation.check_range(self, "every_s", least=0, unit="seconds", of="checkpoints: ")

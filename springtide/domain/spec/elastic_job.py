@@ -407,8 +407,20 @@ class RecoveryWish:
     """Interval and location of checkpoints."""
     resume: str = ""
     """Run folder or checkpoint URL from which the job continues."""
+    continue_from: str = ""
+    """Run folder or checkpoint URL with whose model the job trains new data."""
+
+    @property
+    def origin(self) -> str:
+        """Run folder or URL from which the job takes its model; empty for a new model."""
+        return self.resume or self.continue_from
 
     def __post_init__(self) -> None:
+        if self.resume and self.continue_from:
+            raise errors.BadInput(
+                f"resume {self.resume} (--resume) and continueFrom {self.continue_from} (--continue-from): give one. "
+                "resume trains the rest of the same data, continueFrom trains new data"
+            )
         validation.choice(self.recovery, "recovery", RECOVERIES)
         validation.check_range(self, "relaunches", least=0)
 

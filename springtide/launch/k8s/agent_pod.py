@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from springtide import config, errors
+from springtide.checkpoint.format import checkpoint_io
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec.elastic_job import ElasticJob
@@ -63,6 +64,15 @@ class PodOutput:
         for tail in self._tails:
             if lines := tail.more():
                 print("\n".join(lines), flush=True)
+
+
+def restarted(job: ElasticJob) -> tuple[ElasticJob, str]:
+    """Return the spec with which a job begins again after the loss of its journal, and what the job begins from."""
+    url = job.checkpoints.url
+    if url and not (job.origin and checkpoint_io.latest(url).manifest is None):
+        return replace(job, resume=url, continue_from=""), f"its newest checkpoint at {url}"
+    why = f"there is no checkpoint at {url} yet" if url else "the job has no checkpoints.url"
+    return job, f"{job.origin or 'the beginning'}, because {why}"
 
 
 class PodJob:
@@ -137,8 +147,7 @@ class PodJob:
     async def _begun_anew(self) -> ElasticJob:
         """End all pods of earlier masters, then restart the job from its newest checkpoint."""
         term = await self._lease.next_term()
-        job, url = self._job.job, self._job.job.checkpoints.url
-        source = f"its newest checkpoint at {url}" if url else "the beginning, because the job has no checkpoints.url"
+        job, source = restarted(self._job.job)
         why = (
             "the master's pod and its journal were lost (kubernetes.runVolume would keep it): all roles are ended, "
             f"and the job restarts from {source}"
@@ -156,7 +165,7 @@ class PodJob:
         story = events.EventLog(self.files.events)
         story.write("journal_lost", why=why)
         story.close()
-        return replace(job, resume=url) if url else job
+        return job
 
     # ---- meanwhile ----
 

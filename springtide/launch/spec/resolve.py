@@ -51,7 +51,7 @@ def online_of(job: ElasticJob, *, cores: int, on_gpus: int | None = None) -> Onl
         rules=rules,
         metrics_port=following.metrics_port,
         servers_follow=job.servers.count is None and job.servers.max is None,
-        history=past_traffic(job.resume),
+        history=past_traffic(job.origin),
     )
     found, rules = field_overrides.changed(
         following.settings, (found, SETTINGS), (rules, RULES), option="--online-setting"
@@ -68,6 +68,12 @@ def online_of(job: ElasticJob, *, cores: int, on_gpus: int | None = None) -> Onl
 def past_traffic(resume: str) -> str:
     path = RunFiles(pathlib.Path(resume)).traffic if resume and "://" not in resume else None
     return str(path.absolute()) if path is not None and path.is_file() else ""
+
+
+def checkpoints_of(job: ElasticJob, servers: int, resumed: Manifest | None) -> CheckpointRules:
+    keeping, exports = job.checkpoints, job.following.export_every
+    rules = checkpoint_rules(keeping, servers, resume=job.origin, resumed=resumed, exports=exports)
+    return replace(rules, new_data=bool(job.continue_from))
 
 
 def checkpoint_rules(
@@ -122,7 +128,7 @@ def find_checkpoint(where: str, say: Callable[[str], None]) -> Manifest | None:
     for trouble in found.troubles:
         say(trouble)
     if found.manifest is None:
-        raise errors.MissingFile(f"resume {where}: no usable checkpoint there; give a run's name, its folder or a URL")
+        raise errors.MissingFile(f"{where}: no usable checkpoint there; give a run's name, its folder or a URL")
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.manifest.begun_at))
     summary = f"job {found.manifest.job}, {made}, {found.manifest.progress.samples:,} samples trained"
     say(f"continuing from checkpoint {found.manifest.number} in {found.place.where} ({summary})")
@@ -149,7 +155,7 @@ def resolve(
     job = job if job.name else replace(job, name=name_of(job.script))
     check_exports(job, elsewhere=not capacity.own)
     sizes = initial_resources.start(job, capacity, history=history, key=key, say=say)
-    resumed = find_checkpoint(job.resume, say)
+    resumed = find_checkpoint(job.origin, say)
     cores = max(1, math.floor(job.quota.cpu or capacity.cpu or 1))
     spec = JobSpec(
         **{name: getattr(job, name) for name in SAME},
@@ -165,9 +171,7 @@ def resolve(
         planning=sizes.planning,
         slots=resumed.slots if resumed else job.slots,
         seed=resumed.seed if resumed else job.seed,
-        checkpoints=checkpoint_rules(
-            job.checkpoints, sizes.servers, resume=job.resume, resumed=resumed, exports=job.following.export_every
-        ),
+        checkpoints=checkpoints_of(job, sizes.servers, resumed),
         cache=cache_rules.rules(job.cache, allocation=job.allocation or None, staleness=job.cache_staleness),
         stragglers=straggler_rules(job),
         guards=GuardRules(memory=job.guards, servers=job.guards),

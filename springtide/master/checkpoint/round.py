@@ -9,7 +9,7 @@ import logging
 import pathlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -21,6 +21,7 @@ from springtide.checkpoint.transfer import claims
 from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.data.ledger import passes
 from springtide.data.ledger.passes import JobProgress
+from springtide.domain.data.samples import EpochPlace
 from springtide.domain.model.checkpoints import CheckpointRules, Lineage, Written
 from springtide.domain.model.tables import SHARED_KEY, TableSpec
 from springtide.master.core.record import DONE, JobRecord
@@ -33,6 +34,9 @@ AGAIN_S = (
     # seconds until the next attempt after a failed or abandoned round, but at most the interval between checkpoints
     2.0
 )
+
+START = EpochPlace(epoch=0, first=0, begun=0)
+"""Place at the start of a script."""
 
 
 @dataclass(slots=True)
@@ -64,6 +68,7 @@ class CheckpointRound:
 
     def manifest(self, record: JobRecord, covered: manifest.Covered, run: str) -> Manifest:
         spec, note = record.state.spec, passes.caught_up(self.note, record.book.passes)
+        note = replace(note, next_shard=record.book.next_shard)
         return Manifest(
             job=spec.name,
             run=run,
@@ -90,7 +95,8 @@ class CheckpointStore:
     def __init__(self, rules: CheckpointRules, folder: pathlib.Path, claim: RunClaim, *, term: int = 1) -> None:
         """`claim` is this run's claim of the folder and the URL."""
         self.rules, self.place, self.term = rules, FolderStore(folder), term
-        self.claim = msgspec.structs.replace(claim, resumed_run=rules.resume_run)
+        # a run with new data leaves the places of the other run to that run
+        self.claim = claim if rules.new_data else msgspec.structs.replace(claim, resumed_run=rules.resume_run)
         self.claim_name = ""
         """File name of this run's claim in the folder; empty if none could be written."""
         self.round: CheckpointRound | None = None
@@ -406,6 +412,15 @@ class CheckpointStore:
 
 def note_of(manifest: Manifest) -> JobProgress:
     return msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)
+
+
+def scripts_of(manifest: Manifest, rules: CheckpointRules) -> ScriptStates:
+    """Return the script states for a job that goes on from this checkpoint. If the checkpoint belongs to another run
+    and the job has new data, scripts begin at their start, with their saved objects."""
+    scripts = manifest.scripts
+    if not rules.new_data or manifest.run != rules.resume_run:
+        return scripts
+    return msgspec.structs.replace(scripts, places=dict.fromkeys({*scripts.places, *scripts.objects}, START))
 
 
 def trained(note: JobProgress) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.embedding.placement import placement
 from springtide.job.core import events, nodes
 from springtide.job.core.nodes import ALIVE, NodeState
-from springtide.master.checkpoint.round import CheckpointStore, note_of
+from springtide.master.checkpoint.round import CheckpointStore, note_of, scripts_of
 from springtide.master.checkpoint.server_disks import (
     ALONE,
     FileDirectory,
@@ -81,10 +81,10 @@ class CheckpointSchedule:
         if manifest is not None:
             # do not copy the data workers' package, because it is in the folder of the other run
             claims = tuple(key for key in manifest.scripts.claims if key != PACKAGE_KEY)
-            scripts = msgspec.structs.replace(manifest.scripts, claims=claims)
+            scripts = msgspec.structs.replace(scripts_of(manifest, rules), claims=claims)
             context.journaled(context.record.resume, note_of(manifest), scripts)
-            samples = context.record.book.samples_trained
-            context.log_event("resumed", number=manifest.number, where=rules.resume, samples=samples)
+            event, samples = "new_data" if rules.new_data else "resumed", manifest.progress.samples
+            context.log_event(event, number=manifest.number, where=rules.resume, samples=samples)
 
     def restore_for(self, rank: int) -> RestoreOrder | None:
         """Return the slots that a server must restore, from the run to resume, before the first placement."""

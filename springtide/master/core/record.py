@@ -290,8 +290,9 @@ class JobRecord:
         return verdict
 
     def resume(self, note: JobProgress, scripts: ScriptStates) -> None:
-        """Resume from another run's checkpoint, before any member has joined."""
-        self.book.resume(note)
+        """Continue from another run's checkpoint, before any member has joined."""
+        rules = self.state.spec.checkpoints
+        self.book.resume(note, f"checkpoint {rules.resume_number} in {rules.resume}", new_data=rules.new_data)
         self.span.samples_before = self.book.samples_trained
         self.shared.claims = dict.fromkeys(scripts.claims, DONE)
         self.state.safety.origin = self.state.spec.checkpoints.resume_number

@@ -122,7 +122,7 @@ class BspRendezvous:
         breaks = dataclasses.replace(state.safety.breaks)
         # use a copy that already counts this group, because the replies contain these counts
         bsp_group.note_formed(breaks, state, formed.members, at=at)
-        restored = not formed.known and state.safety.known and bool(self._record.book.passes)
+        restored = not formed.known and state.safety.known and self._record.book.has_model
         save = self._checkpoints.due_at_step(last=True) if formed.over else 0
         ranks = tuple(holder.rank for holder in formed.members)
         for holder in list(self._arrived):

@@ -14,7 +14,7 @@ from springtide.domain.core.validation import UNDECODABLE
 from springtide.domain.data.leases import Grant
 from springtide.domain.model.checkpoints import Lineage
 from springtide.job.core import events
-from springtide.master.checkpoint.round import note_of
+from springtide.master.checkpoint.round import note_of, scripts_of
 from springtide.master.checkpoint.schedule import CheckpointSchedule
 from springtide.master.core.context import MasterContext
 from springtide.rpc.messages import messages
@@ -73,7 +73,7 @@ class ServerRecovery:
             return self._context.apply(events.GroupLost("; ".join((only, *report.unusable))))
         if note is not None and new and (state.spec.recovery == "exact" or state.bsp.in_step):
             assert manifest is not None
-            scripts = manifest.scripts if state.bsp.in_step else None
+            scripts = scripts_of(manifest, state.spec.checkpoints) if state.bsp.in_step else None
             again = self._context.journaled(self._record.restore, note, scripts)
         if note is not None and new and state.safety.saved is not None:
             self._checkpoints.went_back(report.restored)

@@ -184,6 +184,8 @@ def restart_plan(plan: RunPlan, folder: str) -> RunPlan:
             f"restarts from its last checkpoint; a job with ray.runFolder on a file system of all nodes continues"
         )
     found = checkpoint_io.latest(rules.url)
+    if found.manifest is None and rules.resume:
+        return plan
     if found.manifest is None:
         raise errors.JobFailed(
             f"the node that kept the job is gone, its run folder {folder} with it, and there is no whole checkpoint in "
@@ -196,6 +198,7 @@ def restart_plan(plan: RunPlan, folder: str) -> RunPlan:
         resume_number=found.manifest.number,
         resume_run=found.manifest.run,
         numbers_after=max(checkpoint_io.numbers(place)),
+        new_data=False,
     )
     spec = replace(plan.spec, checkpoints=again, slots=found.manifest.slots, seed=found.manifest.seed)
     return replace(plan, spec=spec)

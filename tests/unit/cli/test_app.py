@@ -144,12 +144,13 @@ def test_scale_without_a_number_is_an_error(capsys, tmp_path):
     assert "--data-workers N" in capsys.readouterr().err
 
 
-def test_resume_accepts_a_run_name_or_a_path(tmp_path, monkeypatch):
+@pytest.mark.parametrize("option", ["resume", "continue_from"])
+def test_resume_and_continue_from_accept_a_run_name_or_a_path(tmp_path, monkeypatch, option):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".springtide" / "runs" / "train").mkdir(parents=True)
 
     def resumed(named):
-        return run.job_of(run_options(script="train.py", resume=named)).resume
+        return getattr(run.job_of(run_options(script="train.py", **{option: named})), option)
 
     assert resumed("train") == str(pathlib.Path(".springtide/runs/train"))
     assert [resumed(one) for one in ("", "other", "a/train", "s3://bucket/train")] == [

@@ -404,6 +404,62 @@ def test_recreated_stream_is_refused_after_a_resume(in_step):
     again.lease(A, before, 1, 0.0, seen=(PartitionRange(0, 0, 90),))
 
 
+@pytest.mark.parametrize("in_step", [False, True])
+def test_new_data_begins_with_shard_numbers_that_the_checkpoint_does_not_have(in_step):
+    book, card = JobLedger(workers=1), dataclasses.replace(CARD, in_step=in_step)
+    grant = book.lease(A, card, 1, 0.0)
+    other = dataclasses.replace(card, samples=60, epochs=1)
+    book.report(A, completed(*grant), 0.0)
+    note = dataclasses.replace(book.note(1, 0), next_shard=book.next_shard + 3)  # a pass that began during the copy
+    today = JobLedger(workers=1)
+    today.resume(note, "checkpoint 4 in monday", new_data=True)
+    assert (today.samples_done, today.totals(), today.has_model) == (0, Totals(), True)
+    first, *_ = grants = today.lease(A, other, 1, 0.0)
+    assert first == Grant(book.next_shard + 3, 0, 0, 0, 40), "slots would skip lower numbers"
+    today = JobLedger.from_state(today.to_state())
+    today.report(A, completed(*grants), 0.0)
+    assert today.samples_done == 40 and today.restore(note) == 40, "a lost server goes back to the other run's end"
+    assert today.lease(A, other, 1, 0.0) == (first,)
+    assert today.note().next_shard == today.next_shard == first.shard + other.shards
+    ledger_invariants.check(today)
+    third = JobLedger(workers=1)
+    third.resume(today.note(), new_data=True)
+    assert third.next_shard == today.next_shard
+
+
+def test_new_data_after_a_checkpoint_without_a_count_begins_after_its_passes():
+    book = JobLedger(workers=1)
+    book.lease(A, CARD, 1, 0.0)
+    today = JobLedger(workers=1)
+    today.resume(dataclasses.replace(book.note(), next_shard=0), new_data=True)
+    assert today.next_shard == 6
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_new_data_in_the_other_mode_is_refused(in_step):
+    book, today = JobLedger(workers=1), JobLedger(workers=1)
+    book.lease(A, dataclasses.replace(CARD, in_step=not in_step), 1, 0.0)
+    today.resume(book.note(), "checkpoint 4 in monday", new_data=True)
+    said = 'sync="async"' if in_step else 'sync="bsp"'
+    with pytest.raises(errors.BadInput, match=f"checkpoint 4 in monday, .* was made with {said}"):
+        today.lease(A, dataclasses.replace(CARD, in_step=in_step), 1, 0.0)
+
+
+def test_resume_with_other_data_names_the_checkpoint_and_continue_from():
+    book, again = JobLedger(workers=1), JobLedger(workers=2)
+    book.lease(A, CARD, 1, 0.0)
+    again.resume(book.note(), "checkpoint 4 in monday")
+    said = "worker-0 has .* samples=90, but checkpoint 4 in monday, .* with samples=100.* use --continue-from"
+    with pytest.raises(errors.BadInput, match=said):
+        again.lease(A, dataclasses.replace(CARD, samples=90), 1, 0.0)
+    again.lease(A, CARD, 1, 0.0)
+    second = dataclasses.replace(CARD, first_epoch=2)
+    again.lease(A, second, 1, 0.0)
+    again.lease(B, CARD, 1, 0.0)
+    with pytest.raises(errors.BadInput, match=r"epochs=3, but this job trains one with epochs=2"):
+        again.lease(B, dataclasses.replace(second, epochs=3), 1, 0.0)
+
+
 def test_stream_id_is_learned_from_the_first_worker_that_knows_it():
     book = JobLedger(workers=2)
     book.lease(A, stream_card(""), 1, 0.0, seen=(PartitionRange(0, 0, 40),))

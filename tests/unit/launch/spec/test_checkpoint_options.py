@@ -3,7 +3,8 @@
 import pytest
 
 from springtide import errors
-from springtide.domain.spec.elastic_job import CheckpointWish
+from springtide.domain.plan.capacity import PlatformCapacity
+from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob
 from springtide.launch.spec import resolve
 from tests.unit.checkpoint import stores
 
@@ -22,6 +23,16 @@ def test_damaged_checkpoint_is_reported_and_the_previous_resumed(tmp_path):
     rules = resolve.checkpoint_rules(CheckpointWish(), resume=str(tmp_path), resumed=found)
     assert (rules.resume, rules.resume_number, rules.numbers_after, rules.every_s) == (str(tmp_path), 1, 2, 30.0)
     assert rules.resume_run == stores.RUN
+
+
+def test_new_data_takes_slots_seed_and_numbers_of_the_other_run(tmp_path):
+    stores.publish(tmp_path, 7, stores.save(stores.store(), tmp_path, 7))
+    job = ElasticJob(script="train.py", continue_from=str(tmp_path), seed=8)
+    spec = resolve.resolve(job, PlatformCapacity(cpu=2.0, memory=2.0**30), code=None).spec
+    rules = spec.checkpoints
+    assert rules.new_data and (spec.slots, spec.seed) == (stores.SLOTS, 5)
+    assert (rules.resume, rules.resume_number, rules.resume_run) == (str(tmp_path), 7, stores.RUN)
+    assert rules.numbers_after == 7
 
 
 def test_resume_without_a_usable_checkpoint_is_an_error(tmp_path):

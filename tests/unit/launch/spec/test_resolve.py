@@ -83,7 +83,9 @@ def test_plan_has_the_values_of_the_spec():
         ({"stragglers": {"window": "long"}}, "--straggler window_s: got 'long', expected a number"),
         ({"cache": "lots"}, "cache 'lots'"),
         ({"allocation": "laja"}, "Did you mean 'laia'"),
-        ({"resume": "nowhere"}, "no usable checkpoint there|nowhere"),
+        ({"resume": "nowhere"}, "nowhere: no usable checkpoint there"),
+        ({"continue_from": "nowhere"}, "nowhere: no usable checkpoint there"),
+        ({"resume": "a", "continue_from": "b"}, "--resume. and continueFrom b .--continue-from.: give one"),
     ],
 )
 def test_impossible_spec_values_are_refused(spec, said):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events
-from springtide.master.checkpoint.round import CheckpointStore
+from springtide.master.checkpoint.round import START, CheckpointStore, scripts_of
 from springtide.master.core.record import JobRecord
 from springtide.master.main import build_service, rebuild
 from springtide.rpc.messages import messages
@@ -277,6 +278,16 @@ def test_bsp_rollback_resumes_the_epoch_and_schedules_of_the_checkpoint(tmp_path
         assert (again.scripts.places, again.scripts.objects) == (record.scripts.places, record.scripts.objects)
 
     with_job(test, tmp_path, sync="bsp")
+
+
+def test_bsp_rollback_to_the_other_runs_checkpoint_begins_scripts_with_new_data_at_their_start(tmp_path):
+    scripts = ScriptStates(objects={0: {"schedule": b"early"}}, places={0: EpochPlace(4, 4, 5)})
+    manifest = stores.publish(tmp_path, 2, stores.save(stores.store(), tmp_path, 2), scripts=scripts)
+    own = CheckpointRules(resume="elsewhere", resume_number=1, resume_run="run0", new_data=True)
+    assert scripts_of(manifest, own) == scripts, "a checkpoint of its own"
+    other = dataclasses.replace(own, resume_run=stores.RUN)
+    assert scripts_of(manifest, other) == ScriptStates(objects=scripts.objects, places={0: START})
+    assert scripts_of(manifest, dataclasses.replace(other, new_data=False)) == scripts
 
 
 def test_async_workers_keep_their_epoch_while_a_server_is_restored(tmp_path):

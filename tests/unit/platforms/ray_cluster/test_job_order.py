@@ -11,10 +11,12 @@ pytest.importorskip("ray")
 from springtide import errors
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import RANKED, Life, Role, RoleKind
+from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.elastic_job import RayWish
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.ray_cluster import job_order, platform, steward
+from tests.unit.checkpoint import stores
 
 LIVES = st.builds(Life, st.builds(Role, st.sampled_from(RANKED), st.integers(0, 999)), st.integers(0, 999))
 NAMES = st.from_regex(r"[a-z0-9]([a-z0-9._-]{0,20}[a-z0-9])?", fullmatch=True)
@@ -102,6 +104,18 @@ def test_significant_line_of_a_long_ray_error_is_found():
         "The actor died unexpectedly\n\tclass_name: H\n\tpid: 3\nThe actor died because its node has died"
     )
     assert platform.first_line(error) == "The actor died because its node has died"
+
+
+def test_job_whose_run_folder_is_lost_restarts_from_its_own_copies_or_from_the_other_run(tmp_path):
+    url = str(tmp_path / "copies")
+    other = CheckpointRules(
+        every_s=30, url=url, resume="s3://monday", resume_number=3, resume_run="run0", new_data=True
+    )
+    plan = RunPlan(spec=JobSpec(name="ctr", slots=stores.SLOTS, checkpoints=other), script="train.py")
+    assert steward.restart_plan(plan, "gone") == plan
+    stores.publish(tmp_path / "copies", 7, stores.save(stores.store(), tmp_path / "copies", 7))
+    again = steward.restart_plan(plan, "gone").spec.checkpoints
+    assert (again.resume, again.resume_number, again.resume_run, again.new_data) == (url, 7, stores.RUN, False)
 
 
 def test_term_is_never_given_twice(tmp_path):
