@@ -19,6 +19,7 @@ from springtide.embedding.lookup import calls, compile_guard
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.table_client import chunk_rows
 from springtide.embedding.lookup.tables import ServedTable
+from springtide.embedding.modules import table_penalty
 
 Function = Callable[..., Any]
 
@@ -66,8 +67,8 @@ _OPERATORS = "add sub mul truediv div floordiv mod pow and or xor lshift rshift 
 _IN_PLACE = frozenset(f"__i{name}__" for name in _OPERATORS.split())
 
 INSTEAD = (
-    "Call the module with the needed ids; for a penalty over model.parameters() exclude tables and set weight_decay "
-    "in their group"
+    "Call the module with the needed ids. Instead of a penalty l2 * sum(weight ** 2), set weight_decay=2 * l2 in the "
+    "table's parameter group, which penalizes the rows of each step"
 )
 
 
@@ -266,6 +267,8 @@ WHOLE = (TableWeight, TableRows)
 @compile_guard.outside_graphs
 def _run_on_whole(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     first, reader = args[0] if args else None, next(_of(WHOLE, (args, kwargs))).springtide_reader
+    if (penalty := table_penalty.delayed(func, args, kwargs)) is not None:
+        return penalty
     if func in DETACHING:
         return reader.detached(first)
     if isinstance(first, WHOLE) and _stays(func, first, args[1:], kwargs):
