@@ -18,6 +18,7 @@ import resource
 import signal
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections import Counter, defaultdict
@@ -124,6 +125,7 @@ class Runner:
                 seen.clear()
                 began = time.process_time()
                 signal.setitimer(signal.ITIMER_VIRTUAL, TEST_CPU_S)
+                threading.settrace(trace)  # of threads that the test starts
                 sys.settrace(trace)
                 passed = passes([item])
                 sys.settrace(None)

@@ -32,3 +32,33 @@ def test_wildcard_listener_advertises_a_reachable_address():
         assert addresses.advertised(everywhere, "") not in addresses.EVERYWHERE
     assert addresses.advertised("0.0.0.0", "ctr-master") == "ctr-master"
     assert addresses.advertised("10.0.0.5", "") == "10.0.0.5"
+
+
+def test_ports_end_at_65535():
+    assert addresses.parse("host:65535") == ("host", 65535)
+    with pytest.raises(errors.BadInput, match="expected host:port"):
+        addresses.parse("host:65536")
+
+
+def test_only_an_ipv6_host_has_brackets():
+    assert addresses.join("10.0.0.5", 7700) == "10.0.0.5:7700"
+    assert addresses.join("::1", 7700) == "[::1]:7700"
+
+
+def test_wildcard_listener_advertises_the_interface_that_faces_other_hosts(monkeypatch):
+    monkeypatch.setattr(addresses, "facing", lambda host, port: "10.0.0.7")
+    assert addresses.advertised("0.0.0.0", "") == "10.0.0.7"
+
+
+def test_location_of_a_master_is_read_as_it_was_written(tmp_path):
+    path, where = tmp_path / "master.json", addresses.MasterLocation(term=2, pid=7, address="host:1")
+    assert addresses.read_master(path) is None
+    addresses.write_master(path, where)
+    assert addresses.read_master(path) == where
+
+
+def test_damaged_master_file_is_named(tmp_path):
+    path = tmp_path / "master.json"
+    path.write_text('{"term": "two"}')
+    with pytest.raises(errors.BadInput, match=r"master\.json does not say where a master is: .*the file is damaged"):
+        addresses.read_master(path)
