@@ -213,6 +213,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, help="run one mutant of so many, chosen by --seed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
+    parser.add_argument("--tests", nargs="*", default=[], help="tests that drive these files through other modules")
     parser.add_argument("--again", type=pathlib.Path, help="run only the survivors in this output of an earlier run")
     options = parser.parse_args()
     paths = [path.resolve() for path in options.paths]
@@ -228,7 +229,7 @@ def main() -> int:
     runner = Runner([every[at] for at in chosen], options.jobs)
     os.chdir(ROOT)
     os.environ.setdefault("SPRINGTIDE_TEST_SEED", "1")
-    arguments = [*ARGUMENTS, "-m", "not process and not soak and not gpu", *tests_of(files)]
+    arguments = [*ARGUMENTS, "-m", "not process and not soak and not gpu", *tests_of(files), *options.tests]
     return int(pytest.main(arguments, plugins=[runner])) or runner.report()
 
 

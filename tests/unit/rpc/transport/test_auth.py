@@ -108,7 +108,7 @@ def test_member_hangs_up_on_a_listener_that_breaks_the_handshake(words, why):
         ),
     ],
 )
-def test_listener_serves_no_request_of_a_caller_that_failed_the_handshake(answer, why):
+def test_listener_serves_no_request_of_a_caller_that_failed_the_handshake(answer, why, caplog):
     async def work(address):
         reader, writer = await asyncio.open_connection(*addresses.parse(address))
         challenge = await frames.read(reader, _handshake)
@@ -122,6 +122,9 @@ def test_listener_serves_no_request_of_a_caller_that_failed_the_handshake(answer
         await connection.hang_up(writer)
 
     with_listener(work)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert (why or "expected an answer to the challenge, got HandshakeAccepted") in record.message
 
 
 def test_oldest_pending_handshake_is_dropped_but_no_finished_one(monkeypatch):

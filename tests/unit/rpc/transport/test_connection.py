@@ -61,7 +61,7 @@ def test_replies_in_another_order_reach_their_requests():
     with_link(serve, work)
 
 
-def test_reply_that_nobody_waits_for_is_ignored():
+def test_reply_to_an_abandoned_request_is_ignored():
     abandoned = asyncio.Event()
 
     async def serve(reader, writer):
@@ -95,7 +95,7 @@ def test_closing_fails_pending_and_later_requests():
         await link.close()
         assert link.lost
         for asking in (waiting, link.ask(share(b""))):
-            with pytest.raises(errors.MasterUnreachable, match="lost the connection .*: this side closed"):
+            with pytest.raises(errors.MasterUnreachable, match=r"lost the connection .*: this side closed"):
                 await asking
 
     with_link(serve, work)
@@ -148,7 +148,7 @@ def test_caller_without_tls_learns_that_the_peer_may_need_it():
 
         async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
             address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            with pytest.raises(errors.MasterUnreachable, match="closed .*; a master with TLS needs SPRINGTIDE_TLS on"):
+            with pytest.raises(errors.MasterUnreachable, match=r"closed .*; a master with TLS needs SPRINGTIDE_TLS on"):
                 await connection.connect(address, SECRET, within_s=0.1)
 
     asyncio.run(run())

@@ -151,7 +151,7 @@ def test_log_has_garbage_as_a_warning_and_a_leave_as_information(caplog):
     caplog.set_level(logging.INFO, listener.__name__)
 
     async def work(service, server, address):
-        reader, writer = await asyncio.open_connection(*addresses.parse(address))
+        _, writer = await asyncio.open_connection(*addresses.parse(address))
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         await soon(lambda: caplog.records)
         await connection.hang_up(writer)

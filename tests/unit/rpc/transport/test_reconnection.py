@@ -243,6 +243,12 @@ def test_channel_whose_master_is_missing_leaves_no_thread():
     assert threads() == []
 
 
+def test_open_channel_keeps_no_script_from_ending():
+    own = channel.MasterChannel(Master(), connect_timeout_s=3)
+    assert [thread.daemon for thread in threads()] == [True]
+    own.close()
+
+
 def test_closed_channel_has_no_thread_and_refuses_requests():
     master = Master()
     own = channel.MasterChannel(master, connect_timeout_s=3)
