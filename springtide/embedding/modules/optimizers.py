@@ -142,6 +142,14 @@ def table_spec_of(optimizer: torch.optim.Optimizer, group: Group, *, sparse: boo
     return kernel(group)
 
 
+def differs_from_torch(spec: tables.OptimSpec, group: Group, *, sparse: bool) -> bool:
+    """Return True if plain PyTorch would also change rows without a gradient, or their state. Servers never do."""
+    if spec.kind == "sgd" and spec.momentum:
+        return True
+    moments = spec.kind == "rmsprop" or (spec.kind == "adam" and spec.eps_outside)
+    return not sparse and (moments or bool(group.get("weight_decay")))
+
+
 def _rowwise_name(optimizer: torch.optim.Optimizer, group: Group) -> str:
     name = type(optimizer).__name__
     return name if name in ROWWISE and group.keys() >= ADAGRAD_OPTIONS else ""

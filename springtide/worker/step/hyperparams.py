@@ -5,6 +5,7 @@ step) for every push. Each push reads the current values, so that schedulers wor
 embedding/modules/optimizers.py.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +19,7 @@ from springtide.embedding.lookup.tables import ServedTable
 from springtide.embedding.modules import optimizers
 from springtide.worker.link.optimizer import JobOptimizer
 
+log = logging.getLogger(__name__)
 Hyper = tuple[int, float, float, int]
 
 
@@ -42,7 +44,7 @@ class GroupTables:
 class TableRates:
     """Learning rates of every table of one model, for embeddings and dense parameters."""
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], served: Iterable[ServedTable]) -> None:
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], served: Sequence[ServedTable]) -> None:
         self.optimizers = list(optimizers)
         self._followers: dict[int, list[GroupTables]] = {id(optimizer): [] for optimizer in optimizers}
         self._steps = {id(optimizer): 0 for optimizer in optimizers}
@@ -52,6 +54,7 @@ class TableRates:
         for table in served:
             self.weights.append(table.weight)
             self._follow(table)
+        self._note_lazy(served)
 
     def _follow(self, table: ServedTable) -> None:
         place = self.place_of(table.weight)
@@ -88,6 +91,24 @@ class TableRates:
                     f"the weight of table {table.name!r} is in two optimizers, {type(first).__name__} and "
                     f"{type(other).__name__}, but servers train rows with only one: take it out of one of them"
                 )
+
+    def _note_lazy(self, served: Iterable[ServedTable]) -> None:
+        lazy: dict[str, list[str]] = {}
+        for table in served:
+            place = self.place_of(table.weight) if table.weight.requires_grad else None
+            if place is None or table.request.optimizer is not None:
+                continue
+            optimizer, group = place
+            if optimizers.differs_from_torch(table.spec.optim, optimizer.param_groups[group], sparse=table.sparse):
+                lazy.setdefault(type(optimizer).__name__, []).append(table.name)
+        for kind, names in lazy.items():
+            log.warning(
+                "%s trains %d tables (%r, ...) lazily: a step changes only the rows that it looks up. Plain PyTorch "
+                "would also move other rows by their momentum and weight decay (docs/optimizers.md)",
+                kind,
+                len(names),
+                names[0],
+            )
 
     def follow_dense(self, optimizer: torch.optim.Optimizer, group: int, table: int) -> None:
         follower = self._tables_of(optimizer, group)

@@ -1,5 +1,7 @@
 """Each table follows the parameter group of its weight; untrained tables are recognized."""
 
+import logging
+
 import pytest
 import torch
 from torch import nn
@@ -81,3 +83,25 @@ def test_table_in_two_optimizers_is_refused():
     both = [torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adagrad(model.parameters())]
     with pytest.raises(errors.BadInput, match=r"table '0' is in two optimizers, SGD and Adagrad, .*take it out of one"):
         TableRates(both, serve_model(model))
+
+
+LAZY = {
+    "adam": (torch.optim.Adam, False, 1),
+    "adamw": (torch.optim.AdamW, False, 1),
+    "rmsprop": (torch.optim.RMSprop, False, 1),
+    "momentum": (lambda p: torch.optim.SGD(p, momentum=0.9), True, 1),
+    "weight decay": (lambda p: torch.optim.Adagrad(p, weight_decay=0.1), False, 1),
+    "sgd": (torch.optim.SGD, False, 0),
+    "adagrad": (torch.optim.Adagrad, False, 0),
+    "sparse adam": (torch.optim.SparseAdam, True, 0),
+    "row-wise adagrad": (springtide.RowWiseAdagrad, True, 0),
+}
+
+
+@pytest.mark.parametrize(("make", "sparse", "lines"), LAZY.values(), ids=LAZY)
+def test_optimizer_that_leaves_rows_alone_which_pytorch_moves_says_so(caplog, make, sparse, lines):
+    model = nn.ModuleList([nn.EmbeddingBag(4, 2, sparse=sparse), nn.EmbeddingBag(4, 2, sparse=sparse)])
+    with caplog.at_level(logging.WARNING):
+        TableRates([make(model.parameters())], serve_model(model))
+    assert len(caplog.messages) == lines
+    assert all("trains 2 tables ('0', ...) lazily" in message for message in caplog.messages)
