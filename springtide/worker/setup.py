@@ -211,6 +211,13 @@ def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness
             f"the model is wrapped in {wrapped}: Springtide shares gradients itself. Pass the plain model; "
             'sync="bsp" does what DistributedDataParallel does'
         )
+    for name, param in model.named_parameters():
+        if within := getattr(param, "_in_backward_optimizers", None):
+            kind = type(within[0]).__name__
+            raise errors.BadInput(
+                f"parameter {name!r} has an optimizer that runs in backward (_apply_optimizer_in_backward), which a "
+                f"job cannot run: pass {kind}([parameters], ...) to job.prepare instead, beside the other optimizers"
+            )
     if not own:
         raise errors.BadInput("no optimizer was given: pass a torch.optim optimizer, or a list of them")
     for optimizer in own:

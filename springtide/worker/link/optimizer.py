@@ -5,6 +5,7 @@ In: the user's torch.optim optimizer. The wrapper and the user's optimizer share
 learning-rate scheduler of either acts on both. Next: worker/step/step.py applies the step.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -39,6 +40,13 @@ class JobOptimizer(torch.optim.Optimizer):
         self._aside: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         # this sets up only the hooks, because Optimizer.__init__ would build separate groups
         self.__setstate__({"defaults": own.defaults})
+        self._take_hooks()
+
+    def _take_hooks(self) -> None:
+        """Take the step hooks of `own`, so that they run once a step and see the gradients of tables."""
+        for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+            setattr(self, name, getattr(self.own, name))
+            setattr(self.own, name, OrderedDict())
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]

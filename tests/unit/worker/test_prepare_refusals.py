@@ -13,6 +13,13 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
+def step_in_backward(model):
+    """Mark the tables as torch.distributed.optim._apply_optimizer_in_backward does."""
+    for weight in model.table_weights():
+        weight._in_backward_optimizers = [torch.optim.Adagrad([weight])]
+    return model
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -20,6 +27,10 @@ def sgd(model):
         (
             lambda model, opt, data: (model.state_dict(), opt, data),
             "model is a OrderedDict: expected a torch.nn.Module",
+        ),
+        (
+            lambda model, opt, data: (step_in_backward(model), opt, data),
+            r"'bags.0.weight' has an optimizer that runs in backward .*: pass Adagrad\(\[parameters\]",
         ),
         (lambda model, opt, data: (model, [], data), "no optimizer was given"),
         (lambda model, opt, data: (model, ["adam"], data), "expected a torch.optim.Optimizer"),

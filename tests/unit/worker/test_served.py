@@ -160,6 +160,21 @@ def test_dlrms_optimizer_continues_with_the_sums_of_a_loaded_state():
     torch.testing.assert_close(states[2][0]["mlp.0.weight"], states[0][0]["mlp.0.weight"])
 
 
+@pytest.mark.parametrize("sync", ["bsp", "async"])
+def test_step_hooks_of_the_users_optimizer_change_gradients_of_tables(served_job, sync):
+    def halving(model):
+        def halve(*_):
+            torch._foreach_mul_([param.grad for param in model.parameters()], 0.5)
+
+        made = torch.optim.Adagrad(model.parameters(), lr=0.1, eps=0.1)
+        made.register_step_pre_hook(halve)
+        return made
+
+    _, state = train_served(served_job(servers=2, sync=sync), halving, False, max_staleness=0)
+    for key, value in plainly(halving, False)[1].items():
+        torch.testing.assert_close(state[key], value, atol=2e-6, rtol=1e-5)
+
+
 def test_double_precision_model_is_refused_in_async_mode(served_job):
     model, dataset = clicks.make()
     model.mlp.double()
