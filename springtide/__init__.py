@@ -20,6 +20,7 @@ _HOME = {
     "EmbeddingBags": "springtide.embedding.modules.modules",
     "RowWiseAdagrad": "springtide.embedding.modules.rowwise_adagrad",
     "SpringtideError": "springtide.errors",
+    "serving": "springtide.embedding.modules.declared_weight",
     "stateless": "springtide.dataworker.split.recorder.marked_calls",
     "stream": "springtide.data.stream.stream",
 }
@@ -32,6 +33,7 @@ __all__ = [
     "RowWiseAdagrad",
     "SpringtideError",
     "join",
+    "serving",
     "stateless",
     "stream",
 ]

@@ -26,6 +26,7 @@ from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.table_client import BeforeRead, Behind, TableClient
 from springtide.embedding.lookup.tables import ServedTable
 from springtide.embedding.modules import convert
+from springtide.embedding.modules.declared_weight import DeclaredWeight
 from springtide.embedding.modules.served import LOAD_BEFORE, NOT_PICKLED
 from springtide.embedding.modules.table_weight import TableWeight
 from springtide.worker import connect
@@ -150,10 +151,25 @@ def wire(
     model.register_forward_hook(_ForwardMark(meter))
     if group is None:
         return wired_alone(model, context, own, mode, settings, max_staleness, copied, named)
+    return wired_group(model, context, own, settings, group, reducer, sharing, shared)
+
+
+def wired_group(
+    model: nn.Module,
+    context: StepContext,
+    own: Sequence[torch.optim.Optimizer],
+    settings: config.Settings,
+    group: BspGroup,
+    reducer: Reducer | None,
+    sharing: CacheCoordinator | None,
+    shared: SharingOptions,
+) -> Wired:
+    client = context.lookups.client
     units = UnitGradients(client, reducer) if isinstance(reducer, OrderedReducer) else None
     step = BspStep(context, own, group, coordinator=sharing, units=units, named=settings.identities)
     group.form(step)
-    cutting = None if units is None else UnitSplitter(lookups, shared.picker, shared.unit)
+    release_first_rows(context.tables)
+    cutting = None if units is None else UnitSplitter(context.lookups, shared.picker, shared.unit)
     return Wired(model, step, client, False, group, sharing, cutting=cutting)
 
 
@@ -168,6 +184,7 @@ def wired_alone(
     dense: Sequence[tuple[str, nn.Parameter]],
 ) -> Wired:
     client = context.lookups.client
+    release_first_rows(context.tables)
     if mode == "alone":
         return Wired(model, AsyncStep(context, own, served=False, named=settings.identities), client, ahead=False)
     params = [param for _, param in dense]
@@ -240,6 +257,8 @@ def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness
 def dense_groups(
     model: nn.Module, own: Sequence[torch.optim.Optimizer], tables: Sequence[nn.Parameter]
 ) -> list[DenseGroup]:
+    for name, tensor in state_tensors(model):
+        refuse_valueless(name, tensor)
     names = {id(param): name for name, param in model.named_parameters()}
     taken = {id(weight) for weight in tables}
     groups = []
@@ -251,16 +270,25 @@ def dense_groups(
                     continue
                 taken.add(id(param))
                 name = names.get(id(param), f"optimizer {number}, group {index}, parameter {place}")
-                if param.is_meta:
-                    raise errors.BadInput(
-                        f"parameter {name!r} is on the meta device and has no values: only tables may be on the meta "
-                        "device. Build dense layers on the CPU or a GPU, or give them values with model.to_empty() and "
-                        "an init"
-                    )
+                refuse_valueless(name, param)
                 members.append((name, param))
             if members:
                 groups.append(DenseGroup(optimizer=optimizer, index=index, members=tuple(members)))
     return groups
+
+
+def refuse_valueless(name: str, tensor: torch.Tensor) -> None:
+    if isinstance(tensor, DeclaredWeight):
+        raise errors.BadInput(
+            f"parameter {name!r} was built in `with st.serving():` and has no values, but is not a served table: the "
+            "log says why. Build this embedding outside of `with st.serving():`, so that workers hold it"
+        )
+    if tensor.is_meta:
+        raise errors.BadInput(
+            f"parameter {name!r} is on the meta device and has no values: only tables may be on the meta device. Build "
+            "the model in `with st.serving():`, which leaves only tables without memory, or give dense layers values "
+            "with model.to_empty() and an init"
+        )
 
 
 def serve_dense(
@@ -299,11 +327,18 @@ def assign_tables(client: TableClient, served: Sequence[ServedTable]) -> None:
     """
     given = []
     for table in served:
-        if (first := table.first_rows) is not None:
-            client.assign(table.name, *first, keep=True)
-            table.initial = table.initial_keys = None
+        if table.initial is not None:
+            for keys, rows in table.first_rows():
+                client.assign(table.name, keys, rows, keep=True)
+            table.release_first_rows()
             given.append(table.spec.id)
     client.finish_first_values(given)
+
+
+def release_first_rows(served: Sequence[ServedTable]) -> None:
+    """Free the initial rows of workers that did not assign them, because another worker did."""
+    for table in served:
+        table.release_first_rows()
 
 
 class _ForwardMark:

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.process
 
 COUNTING = """
 import json
+import pathlib
 import sys
 
 import numpy as np
@@ -32,13 +33,22 @@ class Counter(nn.Module):
         self.small = nn.EmbeddingBag(50, 1, mode="sum")
         nn.init.zeros_(self.small.weight)
         self.open = st.EmbeddingBag(2, init="zeros")
+        with st.serving():
+            self.unheld = nn.Embedding(500_000_000, 1)
+        nn.init.zeros_(self.unheld.weight)
 
     def forward(self, small, large):
-        return self.small(small).sum() + self.open(large)[:, 0].sum()
+        return self.small(small).sum() + self.open(large)[:, 0].sum() + self.unheld(small * 9_999_999).sum()
+
+
+def memory(field):
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 ids = torch.from_numpy(np.load("ids.npy"))
 job = st.join()
+before = memory("VmRSS")
 model = Counter()
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 model, optimizer, batches = job.prepare(
@@ -51,8 +61,17 @@ for (x,) in batches:
     (total / len(x) if in_step else total).backward()
     optimizer.step()
 if job.rank == 0:
-    state = model.state_dict()
-    np.savez("counts.npz", small=state["small.weight"], keys=state["open.keys"], rows=state["open.rows"])
+    unheld = model.unheld(torch.arange(50) * 9_999_999).detach()
+    peak = memory("VmHWM") - before
+    state = model.open.state_dict()
+    np.savez(
+        "counts.npz",
+        small=model.small.weight.detach(),
+        unheld=unheld,
+        keys=state["keys"],
+        rows=state["rows"],
+        peak=peak,
+    )
 """
 
 
@@ -71,6 +90,8 @@ def check(counts, ids, *, epochs, unit=1.0):
     """The tables hold how often each id came."""
     expected = np.bincount(ids[:, 0] % 50, minlength=50) * epochs
     assert (counts["small"][:, 0] / unit).tolist() == expected.tolist()
+    assert (counts["unheld"][:, 0] / unit).tolist() == expected.tolist()
+    assert counts["peak"] < 250_000_000, "half a byte for each row of a table that no process holds"
     keys, times = np.unique(ids, return_counts=True)
     order = np.argsort(counts["keys"])
     assert counts["keys"][order].tolist() == keys.tolist()

@@ -4,15 +4,20 @@ In: embedding/modules/modules.py makes one TableRequest per table. Out: a Served
 and assigns. Next: embedding/modules/optimizers.py chooses the optimizer, embedding/lookup/lookup.py looks rows up.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
 from springtide import errors
 from springtide.domain.model import tables
 from springtide.embedding.device.arena import Arena
+
+# floats that are copied at once when initial rows are assigned (4 MiB), so that a copy of the table is never needed
+FIRST_FLOATS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,8 @@ class ServedTable:
     """Keys of the rows in `initial`. None means the keys 0, 1, 2 and so on."""
     sparse: bool = True
     """Whether plain PyTorch would make sparse gradients for the weight. True for tables without a module in torch."""
+    declared: bool = False
+    """True if the weight was built without memory, on the meta device or by `serving`."""
     gpu: torch.device | None = None
     """GPU on which the model is. Lookups return their outputs on this GPU; None means CPU memory."""
     place: TablePlace | None = None
@@ -69,13 +76,20 @@ class ServedTable:
     def name(self) -> str:
         return self.spec.name
 
-    @property
-    def first_rows(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-        """Return the initial keys and rows of the table; None if all rows start from the table's init."""
-        if self.initial is None:
-            return None
-        keys = torch.arange(len(self.initial)) if self.initial_keys is None else self.initial_keys
-        return keys.cpu().numpy(), self.initial.float().cpu().numpy()
+    def first_rows(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """Yield the initial keys and rows of the table in parts, each with little memory of its own."""
+        count = 0 if self.initial is None else len(self.initial)
+        part = max(1, FIRST_FLOATS // self.spec.dim)
+        for first in range(0, count, part):
+            rows = self.initial[first : first + part]  # type: ignore[index]
+            keys = np.arange(first, first + len(rows))
+            if self.initial_keys is not None:
+                keys = self.initial_keys[first : first + part].cpu().numpy()
+            yield keys, rows.float().cpu().numpy()
+
+    def release_first_rows(self) -> None:
+        """Free the initial rows after the job has assigned them."""
+        self.initial = self.initial_keys = None
 
     def follow_device(self, device: torch.device) -> None:
         """Make lookups return their outputs on the device that the model has moved to."""

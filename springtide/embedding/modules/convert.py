@@ -20,7 +20,8 @@ from springtide.domain.spec.elastic_job import TableWish
 from springtide.embedding.lookup import calls
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.tables import ServedTable, TableBook, TableRequest
-from springtide.embedding.modules import modules, served, table_weight
+from springtide.embedding.modules import declared_weight, modules, served, table_weight
+from springtide.embedding.modules.declared_weight import InitialValues
 
 log = logging.getLogger(__name__)
 InitFunction = Callable[[torch.Tensor], Any]
@@ -150,10 +151,12 @@ def _bind_plain(
             raise errors.BadInput(
                 f"the weight of {path!r} is {dtype}; servers keep {', '.join(tables.DTYPES)}: call .float() on it"
             )
-        init, keys, initial = _first_values(module, init_fn)
+        declared = declared_weight.take_values(weight)
+        init, keys, initial = _first_values(module, path, init_fn, None if declared is None else declared[0])
         request = TableRequest(dim=module.embedding_dim, rows=module.num_embeddings, dtype=dtype, init=init)
         known = book.add(request, name=path, path=path, weight=weight, initial=initial, initial_keys=keys)
-        known.follow_device(weight.device)
+        known.follow_device(weight.device if declared is None else declared[1])
+        known.declared = weight.is_meta
         known.on_cpu = POOLS_MAX if getattr(module, "mode", None) == "max" else ""
         known.sparse = bool(module.sparse)
         by_weight[id(weight)] = known
@@ -170,16 +173,18 @@ def _bind_plain(
 
 
 def _first_values(
-    module: Any, init_fn: InitFunction | None
+    module: Any, path: str, init_fn: InitFunction | None, declared: InitialValues | None
 ) -> tuple[tables.Init, torch.Tensor | None, torch.Tensor | None]:
     """Return the init with which servers create rows, and the keys and rows that the job assigns once.
 
     If a weight is on the meta device, its rows get the initial values that torch.nn, or TorchRec's `init_fn`, would
-    give them.
+    give them. `declared` has the initial values of a weight that was built in `serving`.
     """
     weight = module.weight
+    if declared is not None:
+        return declared.init, *declared.given(path)
     if not weight.is_meta:
-        return tables.Init(), None, weight.detach().to("cpu", copy=True)
+        return tables.Init(), None, weight.detach().cpu()  # not copied: serve_weight takes this memory from the weight
     if init_fn is None:  # as nn.Embedding.reset_parameters does
         padding = None if module.padding_idx is None else torch.tensor([module.padding_idx], device="cpu")
         zeros = None if padding is None else torch.zeros(1, module.embedding_dim, device="cpu")

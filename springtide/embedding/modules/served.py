@@ -106,6 +106,13 @@ class _WholeTable(KeepsWeight):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         binding = self.springtide_binding
         table = binding.tables[0]
+        size, most = table.request.rows * table.request.dim * binding.dtype.itemsize, binding.client.whole_table_bytes
+        if table.declared and size > most:
+            raise errors.BadInput(
+                f"state_dict() would read all {table.request.rows} rows of table {table.name!r}: {size} bytes, more "
+                f"than whole_table_bytes={most}. Use springtide export, which writes the trained rows. "
+                f"If the worker has the memory, raise the limit: st.join(whole_table_bytes={size})"
+            )
         rows = binding.client.read(table.name, np.arange(table.request.rows))
         destination[prefix + "weight"] = torch.from_numpy(rows).to(binding.dtype)
 

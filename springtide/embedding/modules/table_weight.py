@@ -233,25 +233,26 @@ class TableReader:
 
     def refuse_write(self, func: Function) -> None:
         raise errors.BadInput(
-            f"{_name(func)}() writes to the weight of table {self._table.name!r}, whose rows are on servers: the "
-            "change would be lost. Set weights before job.prepare; a job of one worker may also call "
+            f"{function_name(func)}() writes to the weight of table {self._table.name!r}, whose rows are on servers: "
+            "the change would be lost. Set weights before job.prepare; a job of one worker may also call "
             "model.load_state_dict() later. For an AveragedModel, replace its avg_fn by a multi_avg_fn"
         )
 
     def refuse_gradient(self, func: Function) -> None:
         raise errors.BadInput(
-            f"{_name(func)}() on the weight of table {self._table.name!r}: servers get its gradient by rows, "
+            f"{function_name(func)}() on the weight of table {self._table.name!r}: servers get its gradient by rows, "
             "not through autograd. After loss.backward(), weight.grad has the gradient, with one row for each id of "
             "the step"
         )
 
 
 def serve_weight(weight: nn.Parameter, lookups: Lookups, table: ServedTable) -> None:
+    """Make the weight a TableWeight of this table. The weight is on the device that the table follows."""
     request = table.request
     weight.grad = None
     if request.rows:
         dtype: torch.dtype = getattr(torch, request.dtype)
-        device = torch.device("cpu") if weight.is_meta else weight.device
+        device = table.gpu or torch.device("cpu")
         nothing = torch.full((), math.nan, dtype=dtype, device=device).expand(request.rows, request.dim)
         if weight.is_meta:  # torch cannot set `data` of a meta tensor to a CPU tensor
             torch.utils.swap_tensors(weight, nn.Parameter(nothing, weight.requires_grad))
@@ -316,7 +317,7 @@ def _combined(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     given = [*args, *kwargs.values()]
     rows = [argument for argument in given if isinstance(argument, TableRows)]
     others = [argument for argument in given if not isinstance(argument, TableRows)]
-    if _name(func) not in COMBINING or len({id(row.springtide_reader) for row in rows}) != 1:
+    if function_name(func) not in COMBINING or len({id(row.springtide_reader) for row in rows}) != 1:
         return None
     plain = len(rows) < 2 and (rows[0].springtide_scale, rows[0].springtide_shift) == (1.0, 0.0)
     if plain or not all(isinstance(argument, int | float) or getattr(argument, "ndim", 1) == 0 for argument in others):
@@ -348,7 +349,7 @@ def _same_memory(out: torch.Tensor, source: FetchedRows) -> torch.Tensor:
 
 def _written(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Return the arguments to which a torch function writes, according to torch's naming conventions."""
-    name = _name(func)
+    name = function_name(func)
     first = args[0] if args else next(iter(kwargs.values()), None)
     if name in _IN_PLACE or name in ("__set__", "__delete__", "__setitem__"):
         return (first,)
@@ -356,7 +357,7 @@ def _written(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     return (first, kwargs.get("out")) if in_place else (kwargs.get("out"),)
 
 
-def _name(func: Function) -> str:
+def function_name(func: Function) -> str:
     return getattr(func, "__name__", type(func).__name__).split(".")[0]
 
 

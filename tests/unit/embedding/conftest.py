@@ -28,8 +28,8 @@ class Served:
         self.stepped = [JobOptimizer(self.optimizer, lambda _: None, fixed=False)]
         self.client.declare([table.spec for table in self.tables])
         for table in self.tables:
-            if table.first_rows is not None:
-                self.client.assign(table.name, *table.first_rows)
+            for keys, rows in table.first_rows():
+                self.client.assign(table.name, keys, rows)
         self.steps = 0
 
     def step(self) -> int:

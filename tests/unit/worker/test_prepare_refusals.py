@@ -20,6 +20,27 @@ def step_in_backward(model):
     return model
 
 
+class OwnForward(nn.Embedding):
+    def forward(self, ids):
+        return super().forward(ids)
+
+
+def add(model, name, part):
+    setattr(model, name, part)
+    return model
+
+
+def unheld(kind):
+    with st.serving():
+        return kind(8, 4)
+
+
+def tie(rows):
+    top = nn.Linear(4, 8)
+    top.weight = rows.weight
+    return nn.Sequential(rows, top)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -43,6 +64,26 @@ def step_in_backward(model):
         (
             lambda model, opt, data: (on_meta := model.to("meta"), sgd(on_meta), data),
             "'mlp.0.weight' is on the meta dev",
+        ),
+        (
+            lambda model, opt, data: (
+                model,
+                sgd(add(model, "scale", nn.Parameter(torch.ones(2, device="meta")))),
+                data,
+            ),
+            "'scale' is on the meta device and has no values",
+        ),
+        (
+            lambda model, opt, data: (add(model, "frozen", nn.Linear(2, 2, device="meta")), opt, data),
+            "'frozen.weight' is on the meta device and has no values",
+        ),
+        (
+            lambda model, opt, data: (add(model, "own", unheld(OwnForward)), opt, data),
+            r"'own.weight' was built in `with st.serving\(\):`.*the log says why. Build this embedding outside",
+        ),
+        (
+            lambda model, opt, data: (tied := nn.Sequential(model, tie(unheld(nn.Embedding))), sgd(tied), data),
+            r"'1.0.weight' was built in `with st.serving",
         ),
     ],
 )
