@@ -5,6 +5,7 @@ gradients when it is added to the loss. A penalty times zero becomes zero withou
 `0.0 * torch.norm(weight)` by default.
 """
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -51,22 +52,31 @@ def delayed(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> to
     now."""
     if (name := getattr(func, "__name__", "")) not in WAITING or torch._C._len_torch_function_stack():
         return None
-    leaves = pytree.tree_leaves((args, kwargs))
+    leaves, tree = pytree.tree_flatten((args, kwargs))
     if not torch.is_grad_enabled() or not all(isinstance(leaf, PLAIN) or _is_trained(leaf) for leaf in leaves):
         return None
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    as_meta = lambda tensor: torch.empty(_shape(tensor), dtype=_plain(tensor).dtype, device="meta")  # noqa: E731
-    meta_args, meta_kwargs = pytree.tree_map_only(torch.Tensor, as_meta, (args, kwargs))
-    shape = func(*meta_args, **meta_kwargs)
+    parts = [_plain(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    device = next(part.device for part in parts if isinstance(part, torch.Tensor))
+    shape, dtype = _result(
+        func, tuple((part.shape, part.dtype) if isinstance(part, torch.Tensor) else part for part in parts), tree
+    )
     zero = name in TIMES and any(type(leaf) in (int, float) and leaf == 0 for leaf in leaves)
     zero |= name in STAYS_ZERO and any(getattr(leaf, "springtide_zero", False) for leaf in leaves)
-    device = _plain(tensors[0]).device
-    filled = torch.full((), 0.0 if zero else torch.nan, dtype=shape.dtype, device=device).expand(shape.shape)
+    filled = torch.full((), 0.0 if zero else torch.nan, dtype=dtype, device=device).expand(shape)
     penalty = filled.as_subclass(TablePenalty)
     penalty.springtide_zero, penalty.springtide_value = zero, filled if zero else None
     penalty.springtide_func = func
     penalty.springtide_args, penalty.springtide_kwargs = args, kwargs
     return penalty
+
+
+@functools.lru_cache(maxsize=256)  # a run on the meta device takes half a millisecond
+def _result(func: Function, leaves: tuple[Any, ...], tree: Any) -> tuple[torch.Size, torch.dtype]:
+    """Return the shape and dtype of a function's result. A tensor in `leaves` is given as its shape and dtype."""
+    metas = [torch.empty(leaf[0], dtype=leaf[1], device="meta") if isinstance(leaf, tuple) else leaf for leaf in leaves]
+    args, kwargs = pytree.tree_unflatten(metas, tree)
+    result = func(*args, **kwargs)
+    return result.shape, result.dtype
 
 
 def _is_trained(leaf: Any) -> bool:
@@ -78,10 +88,6 @@ def _is_trained(leaf: Any) -> bool:
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.detach().as_subclass(torch.Tensor)
-
-
-def _shape(tensor: torch.Tensor) -> torch.Size:
-    return _plain(tensor).shape
 
 
 def _value(penalty: TablePenalty) -> torch.Tensor:
@@ -110,9 +116,8 @@ def _note_cost(weight: Any) -> None:
     if weight.nbytes >= NOTED_BYTES and not getattr(weight, "springtide_cost_noted", False):
         weight.springtide_cost_noted = True
         log.warning(
-            "a penalty in the loss reads all %d rows of %r (%.1f MB) in every step, and sends as many gradients. To "
+            "a penalty in the loss reads the whole %r (%.1f MB) in every step, and sends as many gradients. To "
             "penalize only the rows of the step, set weight_decay=2 * l2 in the table's parameter group instead",
-            weight.shape[0],
             weight.springtide_reader,
             weight.nbytes / 1e6,
         )

@@ -118,7 +118,9 @@ def test_costly_penalty_is_noted_once(make_served, caplog):
         for _ in range(2):
             torch.zeros(()) + torch.sum(served.model[0].weight ** 2)
     (record,) = caplog.records
-    assert "reads all 70000 rows of table '0'" in record.getMessage() and "weight_decay=2 * l2" in record.getMessage()
+    assert (
+        "reads the whole table '0', 70000 rows" in record.getMessage() and "weight_decay=2 * l2" in record.getMessage()
+    )
 
 
 DECAYING = {
