@@ -60,7 +60,7 @@ nb::tuple scan(Backend& backend, uint16_t table) {
 void bind_backend(nb::module_& m) {
   nb::class_<Backend>(m, "Backend")
       .def(
-          "declare", [](Backend& backend, const std::vector<TableSpec>& tables) { backend.declare(tables); },
+          "declare", [](Backend& backend, const std::vector<TableSpec>& tables) { return backend.declare(tables); },
           "tables"_a, NoGil())
       .def("push", &push, "parts"_a, "step"_a, "bsp"_a, "unique"_a, "clock"_a, "batches"_a, "hyper"_a, NoGil())
       .def("assign", &assign, "parts"_a, "keep"_a = false, NoGil())

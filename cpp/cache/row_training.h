@@ -175,10 +175,11 @@ class CachingBackend : public Backend {
   const std::shared_ptr<Backend>& inner() const { return inner_; }
 
   std::shared_ptr<const Placement> placement() const override { return inner_->placement(); }
-  void declare(std::span<const TableSpec> tables) override {
-    inner_->declare(tables);
+  uint64_t declare(std::span<const TableSpec> tables) override {
+    const uint64_t age = inner_->declare(tables);
     const std::lock_guard lock(mutex_);
     tables_.declared(tables);
+    return age;
   }
   std::shared_ptr<float> buffer(size_t floats) override { return inner_->buffer(floats); }
 

@@ -34,9 +34,13 @@ class LocalBackend : public Backend {
   }
 
   std::shared_ptr<const Placement> placement() const override { return std::make_shared<const Placement>(placement_); }
-  void declare(std::span<const TableSpec> tables) override {
-    for (const auto& store : stores_)
+  uint64_t declare(std::span<const TableSpec> tables) override {
+    uint64_t age = 0;
+    for (const auto& store : stores_) {
       for (const TableSpec& spec : tables) store->declare(spec);
+      age = std::max(age, store->clock.now());
+    }
+    return age;
   }
   std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta&) override {
     for (size_t s = 0; s < stores_.size(); ++s)

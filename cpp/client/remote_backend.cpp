@@ -51,9 +51,9 @@ std::shared_ptr<const Placement> RemoteBackend::placement() const {
   return {routes, &routes->placement};
 }
 
-void RemoteBackend::declare(std::span<const TableSpec> tables) {
+uint64_t RemoteBackend::declare(std::span<const TableSpec> tables) {
   links_->check_process();
-  links_->declare(tables);
+  return links_->declare(tables);
 }
 
 std::unique_ptr<Pending> RemoteBackend::pull(std::span<const Part> parts, const PullMeta& meta) {

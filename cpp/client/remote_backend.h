@@ -58,7 +58,7 @@ class RemoteBackend final : public Backend {
   ~RemoteBackend() override;  // waits for requests in flight, then closes the connections
 
   std::shared_ptr<const Placement> placement() const override;
-  void declare(std::span<const TableSpec> tables) override;
+  uint64_t declare(std::span<const TableSpec> tables) override;
   std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) override;
   std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) override;
   void assign(std::span<const Part> parts, bool keep) override;

@@ -113,8 +113,8 @@ struct RemoteLinks {
     return routes_;
   }
 
-  // Declares tables on all servers, including servers that join later.
-  void declare(std::span<const TableSpec> tables) {
+  // Declares tables on all servers, including servers that join later. Returns the highest age clock of the servers.
+  uint64_t declare(std::span<const TableSpec> tables) {
     {
       const std::lock_guard lock(mutex_);
       for (const TableSpec& spec : tables) {
@@ -122,7 +122,9 @@ struct RemoteLinks {
         if (std::none_of(declared_.begin(), declared_.end(), same)) declared_.push_back(spec);
       }
     }
-    for (Peer* each : peers()) ask(*each, Kind::declare, encode_tables(tables), 0);
+    uint64_t age = 0;
+    for (Peer* each : peers()) age = std::max(age, ask(*each, Kind::declare, encode_tables(tables), 0)->answer.step);
+    return age;
   }
   // Throws BadInput if the placement is older, has another number of slots, or names an unknown server without an
   // address.

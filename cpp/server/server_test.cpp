@@ -129,6 +129,15 @@ TEST(bsp_sums_in_rank_order) {
   CHECK_THROWS(PeerLost, pulled(*ranks[0], routed));
 }
 
+TEST(worker_that_joins_late_learns_the_age_clock_of_the_furthest_server) {
+  Cluster cluster(2);
+  cluster.stores[0]->clock.advance(4);
+  cluster.stores[1]->clock.advance(7);
+  RemoteBackend backend(cluster.options(false));
+  const std::vector<TableSpec> tables = {table(0, 4)};
+  CHECK(backend.declare(tables) == 7);
+}
+
 TEST(mistakes_are_told_and_nothing_breaks) {
   Cluster cluster(2);
   RemoteBackend backend(cluster.options(false));

@@ -99,7 +99,8 @@ class Backend : public NoCopy {
  public:
   virtual ~Backend() = default;
   virtual std::shared_ptr<const Placement> placement() const = 0;  // current placement
-  virtual void declare(std::span<const TableSpec> tables) = 0;     // on every server; throws BadInput on a mismatch
+  // Declares tables on every server; throws BadInput on a mismatch. Returns the highest age clock of the servers.
+  virtual uint64_t declare(std::span<const TableSpec> tables) = 0;
   // Parts, routed plans and buffers must exist until the Pending is done. Requests of one backend to one server are
   // served in order, so a pull after a push sees the pushed updates.
   virtual std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) = 0;

@@ -186,7 +186,7 @@ def make(
         job=manifest.job,
         number=manifest.number,
         since=since,
-        samples=manifest.progress.samples,
+        samples=manifest.progress.samples_before + manifest.progress.samples,
         step=manifest.progress.step,
         made_at=time.time(),
         format=format,
@@ -255,18 +255,20 @@ def _write(
 
 @dataclass(frozen=True, slots=True)
 class DeltaBase:
-    """A moment in a job's training: the number of an "export", a "step", or a number of "samples"."""
+    """A moment in a job's training: the number of an "export", a "step", a number of "samples", or "last"."""
 
     unit: str
     count: int
 
 
 def parse_since(text: str) -> DeltaBase:
-    """Parse `7` (an export), `step:12000` or `samples:1_000_000`."""
+    """Parse `7` (an export), `last`, `step:12000` or `samples:1_000_000`."""
+    if text.strip() == "last":
+        return DeltaBase("last", 0)
     found = re.fullmatch(r"(?:(step|samples):)?(\d[\d_]*)", text.strip())
     if found is None:
         raise errors.BadInput(
-            f"--since {text}: expected the number of an export, such as 7, or a point: samples:1000000, step:500"
+            f"--since {text}: expected the number of an export, such as 7, or a point: last, samples:1000000, step:500"
         )
     return DeltaBase(found[1] or "export", int(found[2].replace("_", "")))
 
@@ -280,9 +282,12 @@ def base_of(since: DeltaBase, cards: Sequence[ExportCard], *, before: int) -> in
             f"--since step:{since.count}: these exports have no step, because workers of an async job do not share "
             "one. Use samples:N"
         )
-    reached = [card for card in known if _reached(card, since.unit) <= since.count]
+    last = since.unit == "last"
+    reached = [card for card in known if last or _reached(card, since.unit) <= since.count]
     if reached:
         return max(reached, key=lambda card: card.number).number
+    if last:
+        raise errors.MissingFile(f"--since last: no export is older than checkpoint {before}. Export without --since")
     there = ", ".join(f"{card.number} ({since.unit} {_reached(card, since.unit)})" for card in known) or "none"
     raise errors.MissingFile(
         f"--since {since.unit}:{since.count}: no export is that old; exports: {there}. Export without --since"

@@ -274,7 +274,8 @@ class Job:
             model, own, mode, self._link, self._settings, self.meter, on_step, max_staleness, shared, listener
         )
         gpu_memory.watch(wired.model, own, wired.client.on_device)
-        self._tracker.schedules = Schedules(wired.step.optimizers, self._registry.holds)
+        counts = None if mode == "bsp" else wired.step.rates  # a bsp group saves the counts with its model
+        self._tracker.schedules = Schedules(wired.step.optimizers, self._registry.holds, counts)
         self._registry.add(self._tracker.schedules, SCHEDULES)
         self._link.before_finish(wired.step.retire)
         if not self.alone:

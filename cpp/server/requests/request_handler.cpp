@@ -206,7 +206,9 @@ bool RequestHandler::assign(const FrameHeader& header, const BodyView& body) {
 bool RequestHandler::declare(const FrameHeader& header, std::span<const uint8_t> body) {
   for (const TableSpec& spec : decode_tables(body)) state_.store.declare(spec);
   ++state_.count.declares;
-  return reply(reply_to(header), {});
+  FrameHeader answer = reply_to(header);
+  answer.step = state_.store.clock.now();
+  return reply(answer, {});
 }
 
 bool RequestHandler::scan(const FrameHeader& header, std::span<const uint8_t> body) {

@@ -62,6 +62,8 @@ class SavedProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     samples: int = 0
     """Number of trained samples in the ledger."""
+    samples_before: int = 0
+    """Number of samples that other runs trained before, whose model the run took over for new data."""
     step: int = 0
     """Step of a bsp group; all state in the checkpoint is from after this step."""
     era: int = 0

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @verb(
     "springtide export train exports              tables and dense tensors",
     "springtide export train exports --since 7    changes since export 7",
+    "springtide export train exports --since last",
     "springtide export train exports --since samples:1000000",
     "springtide export train exports --every 5m   again every five minutes",
 )
@@ -31,7 +32,7 @@ def export(
     job: Annotated[str, typer.Argument(help="Name of a job, or folder or URL of checkpoints.", metavar="JOB")],
     url: Annotated[str, typer.Argument(help="Destination: a folder, or any URL that fsspec knows.", metavar="URL")],
     since: Annotated[
-        str, typer.Option(help="Export only changes since export N, samples:N or step:N.", metavar="N")
+        str, typer.Option(help="Export only changes since export N, last, samples:N or step:N.", metavar="N")
     ] = "",
     checkpoint: Annotated[
         int | None, typer.Option(help="Export this checkpoint.  [default: the newest]", metavar="N")
@@ -82,7 +83,8 @@ def warn(message: str) -> None:
 
 
 def base(since: str, url: str, manifest: Manifest) -> int:
-    """Return the number of the export that a delta builds on. Print the number if `--since` gave samples or a step."""
+    """Return the number of the export that a delta builds on. Print the number if `--since` gave
+    something else."""
     from springtide.export import export_folder, exporter
 
     moment = exporter.parse_since(since)

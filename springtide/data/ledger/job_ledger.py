@@ -325,6 +325,7 @@ class JobLedger(Passes):
             passes=0 if new_data else len(self.passes),
             next_shard=max(note.next_shard, self.next_shard) if new_data else 0,
             in_step=self.in_step,
+            samples_before=note.samples_before + (note.samples if new_data else 0),
         )
         if new_data:
             self.passes = []
@@ -357,6 +358,7 @@ class JobLedger(Passes):
             locksteps=tuple(lockstep.note(shard, first) for lockstep in self.locksteps()),
             flows=tuple(ledger.to_state() for ledger in self.flows()),
             next_shard=self.next_shard,
+            samples_before=self.origin.samples_before,
         )
 
     @property

@@ -37,6 +37,8 @@ class JobProgress:
     """Passes over streams."""
     next_shard: int = 0
     """Number of the first shard that no pass of the job uses. It also counts passes that began after the record."""
+    samples_before: int = 0
+    """Samples that other runs trained before, whose model the job took over for new data."""
 
     @property
     def samples(self) -> int:
@@ -58,6 +60,8 @@ class LedgerOrigin:
     """First shard number of the job's own passes. Slots skip batches of lower numbers, which they have applied."""
     in_step: bool = False
     """True if a bsp group made the checkpoint, so that the dense model is in the group's table."""
+    samples_before: int = 0
+    """Samples that other runs trained before, with other data."""
 
 
 class Passes:

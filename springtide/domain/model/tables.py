@@ -176,3 +176,19 @@ class Outline:
     """State tensors whose trained values are on no server. In async mode these are buffers, and each worker has its
     own copy.
     """
+
+
+def check_same_dense(before: Outline, now: Outline) -> None:
+    """Raise BadInput unless a model finds its dense tensors where an earlier model of the same tables has put them.
+
+    Values are stored by position. With another layer in between, a tensor would get the values of another tensor.
+    """
+    places = {(part.table, part.first): part for part in before.dense}
+    for part in now.dense:
+        held = places.get((part.table, part.first), part)
+        if (held.name, held.shape) != (part.name, part.shape):
+            raise errors.BadInput(
+                f"the model has the dense tensor {part.name!r} of shape {list(part.shape)} where the servers have "
+                f"{held.name!r} of shape {list(held.shape)}: all workers, and a run that continues another, need the "
+                "same dense layers in the same order. Embedding tables may be added"
+            )

@@ -85,6 +85,9 @@ class TableClient:
         self.trained = False
         """Whether a push has had gradients of rows."""
         self._specs: dict[str, tables.TableSpec] = {}
+        self.age = 0
+        """Highest age clock of the servers when tables were declared. An async worker counts on from there, so that
+        rows keep aging after a restart or in a run that continues another."""
 
     @classmethod
     def local(
@@ -144,7 +147,7 @@ class TableClient:
             if known is not None and known != spec:
                 raise errors.BadInput(f"table {spec.name!r} is declared twice: {_difference(known, spec)}")
             fresh.append(spec)
-        self.backend.declare([native_spec(spec) for spec in fresh])
+        self.age = max(self.age, self.backend.declare([native_spec(spec) for spec in fresh]))
         self._specs.update({spec.name: spec for spec in fresh})
 
     def table(self, name: str) -> tables.TableSpec:

@@ -35,8 +35,8 @@ AGAIN_S = (
     2.0
 )
 
-START = EpochPlace(epoch=0, first=0, begun=0)
-"""Place at the start of a script."""
+AT_START = {-1: EpochPlace(epoch=0, first=0, begun=0)}
+"""Places of scripts that begin with saved objects. No rank has begun its script, so the place has no real rank."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,11 @@ class CheckpointRound:
             slots=spec.slots,
             seed=spec.seed,
             progress=SavedProgress(
-                samples=note.samples, step=self.step, era=self.era, ledger=msgspec.msgpack.encode(note)
+                samples=note.samples,
+                samples_before=note.samples_before,
+                step=self.step,
+                era=self.era,
+                ledger=msgspec.msgpack.encode(note),
             ),
             scripts=self.scripts,
             tables=tuple(spec for _, spec in sorted(self.tables.items())),
@@ -416,11 +420,12 @@ def note_of(manifest: Manifest) -> JobProgress:
 
 def scripts_of(manifest: Manifest, rules: CheckpointRules) -> ScriptStates:
     """Return the script states for a job that goes on from this checkpoint. If the checkpoint belongs to another run
-    and the job has new data, scripts begin at their start, with their saved objects."""
+    and the job has new data, scripts begin at their start, with their saved objects. They also assign first weights, of
+    which slots take those of new tables only."""
     scripts = manifest.scripts
     if not rules.new_data or manifest.run != rules.resume_run:
         return scripts
-    return msgspec.structs.replace(scripts, places=dict.fromkeys({*scripts.places, *scripts.objects}, START))
+    return msgspec.structs.replace(scripts, claims=(), places=AT_START)
 
 
 def trained(note: JobProgress) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.model.tables import SHARED_KEY
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.embedding.placement import placement
 from springtide.job.core import events, nodes
@@ -83,6 +84,8 @@ class CheckpointSchedule:
             claims = tuple(key for key in manifest.scripts.claims if key != PACKAGE_KEY)
             scripts = msgspec.structs.replace(scripts_of(manifest, rules), claims=claims)
             context.journaled(context.record.resume, note_of(manifest), scripts)
+            if manifest.outline:
+                context.journaled(context.record.shared.share, SHARED_KEY, manifest.outline)
             event, samples = "new_data" if rules.new_data else "resumed", manifest.progress.samples
             context.log_event(event, number=manifest.number, where=rules.resume, samples=samples)
 

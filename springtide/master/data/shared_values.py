@@ -6,14 +6,19 @@ package is not sent over the network.
 """
 
 import asyncio
+import contextlib
 import pathlib
 import zlib
+
+import msgspec
 
 from springtide import errors
 from springtide.checkpoint.transfer.file_transfer import PART_BYTES, SegmentCopies
 from springtide.dataworker.processes import package_transfer
 from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.core.validation import UNDECODABLE
 from springtide.domain.data.leases import LeaseHolder
+from springtide.domain.model import tables
 from springtide.job.state import JobState
 from springtide.master.core.context import ChangeSignal, MasterContext
 from springtide.rpc.messages import coordination, messages
@@ -44,6 +49,8 @@ class SharedValues:
         record = self._record
         match request:
             case ShareRequest():
+                if request.key == tables.SHARED_KEY:
+                    self._check_model(request.value)
                 self._journaled(record.shared.share, request.key, request.value)
                 self._changed.wake_all()
             case ValueRequest():
@@ -54,6 +61,11 @@ class SharedValues:
                 self._journaled(record.shared.finish, request.key, holder)
                 self._changed.wake_all()
         return messages.Ok()
+
+    def _check_model(self, value: bytes) -> None:
+        known = self._record.shared.load(tables.SHARED_KEY, tables.Outline, tables.Outline())
+        with contextlib.suppress(*UNDECODABLE):
+            tables.check_same_dense(known, msgspec.msgpack.decode(value, type=tables.Outline))
 
     async def look_up(self, request: ValueRequest) -> ValueFound:
         await self._changed.until(lambda: request.key in self._record.shared.values)

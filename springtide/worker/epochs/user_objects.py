@@ -11,7 +11,7 @@ import random
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -164,11 +164,23 @@ def set_rates(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
         set_option(group, "lr", float(rate))
 
 
+class StepCounts(Protocol):
+    """Interface of `worker.step.hyperparams.TableRates` that schedules need."""
+
+    steps: list[int]
+
+    @property
+    def follow_steps(self) -> bool: ...
+
+
 class Schedules:
     """Learning-rate schedules of some optimizers. Schedules that the script has `registered` itself are left out."""
 
-    def __init__(self, optimizers: Sequence[JobOptimizer], registered: Callable[[Any], bool]) -> None:
-        self._optimizers, self._registered = list(optimizers), registered
+    def __init__(
+        self, optimizers: Sequence[JobOptimizer], registered: Callable[[Any], bool], counts: StepCounts | None = None
+    ) -> None:
+        """`counts` has the number of steps of each optimizer; None if they are saved elsewhere."""
+        self._optimizers, self._registered, self._counts = list(optimizers), registered, counts
         self._ids = {id(known) for optimizer in self._optimizers for known in (optimizer, optimizer.own)}
         self._found: dict[str, LRScheduler] = {}
         self._left_out: set[str] = set()
@@ -195,9 +207,13 @@ class Schedules:
     def state_dict(self) -> dict[str, Any]:
         rates = [[_rates(group) for group in optimizer.param_groups] for optimizer in self._optimizers]
         states = {name: scheduler.state_dict() for name, scheduler in self._found.items()}
-        return {"initial": self._initial, "rates": rates, "schedules": states}
+        steps = self._counts.steps if self._counts is not None and self._counts.follow_steps else []
+        return {"initial": self._initial, "rates": rates, "schedules": states, "steps": steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        steps = state.get("steps", [])
+        if self._counts is not None and len(steps) == len(self._counts.steps):
+            self._counts.steps = steps
         if state["initial"] != self._initial:
             log.warning(
                 "the script sets other learning rates than the run from which this run continues (%s, then %s): "

@@ -34,6 +34,7 @@ class AsyncStep(TrainingStep):
         """Create the step. `served`: True if servers hold the tables and dense parameters."""
         ahead = served and max_staleness is None
         super().__init__(context, own, fixed=served, ahead=ahead, named=named)
+        self.age = self._client.age
         self._max_staleness = max_staleness
         """Maximum number of other pushes between this worker's read of values and its push; None for no limit."""
         self._entered = False

@@ -126,6 +126,13 @@ class TableRates:
         return None
 
     @property
+    def follow_steps(self) -> bool:
+        """True if rates depend on the number of steps, as with SparseAdam or `lr_decay`."""
+        groups = [(optimizer, group) for optimizer in self.optimizers for group in optimizer.param_groups]
+        decays = any(group.get("lr_decay") or isinstance(own, torch.optim.SparseAdam) for own, group in groups)
+        return decays or any(follower.counts for followers in self._followers.values() for follower in followers)
+
+    @property
     def steps(self) -> list[int]:
         return [self._steps[id(optimizer)] for optimizer in self.optimizers]
 

@@ -150,6 +150,8 @@ class TrainingStep(abc.ABC):
         ]
         self.count = 0
         """Number of pushes so far."""
+        self.age = 0
+        """Age clock of the servers before the first push. In a bsp group, `count` goes on instead."""
         self.named = named
         """Whether pushes carry the identities of their batches."""
         self._context = context
@@ -264,6 +266,10 @@ class TrainingStep(abc.ABC):
             optimizer.zero_grad()
         self._context.lookups.clear()
 
+    @property
+    def rates(self) -> TableRates:
+        return self._context.rates
+
     def _send(self) -> None:
         self._context.meter.step_began()
         stepped, self._stepped = self._stepped, []
@@ -284,7 +290,7 @@ class TrainingStep(abc.ABC):
             hyper=hyper,
             bsp=bsp,
             batches=batches.ranges if self.named else (),
-            clock=self.count + 1 if clock is None else clock,
+            clock=self.age + self.count + 1 if clock is None else clock,
         )
 
     def _end_step(self, samples: int) -> None:

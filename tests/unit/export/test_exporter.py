@@ -149,6 +149,7 @@ def test_newest_export_made_by_then_is_the_base():
     assert exporter.base_of(exporter.parse_since("samples:700"), cards, before=10) == 7
     assert exporter.base_of(exporter.parse_since("samples:899"), cards, before=10) == 7
     assert exporter.base_of(exporter.parse_since("samples:5000"), cards, before=9) == 7
+    assert exporter.base_of(exporter.parse_since("last"), cards, before=9) == 7
     of_steps = [export_card(3, step=60), export_card(2, step=40)]
     assert exporter.base_of(exporter.parse_since("step:50"), of_steps, before=4) == 2
 
@@ -158,6 +159,8 @@ def test_moment_before_all_exports_lists_the_existing_ones():
         exporter.base_of(exporter.parse_since("samples:399"), [export_card(4, samples=400)], before=9)
     with pytest.raises(errors.MissingFile, match=r"exports: none"):
         exporter.base_of(exporter.parse_since("step:1"), [], before=9)
+    with pytest.raises(errors.MissingFile, match="no export is older than checkpoint 4"):
+        exporter.base_of(exporter.parse_since("last"), [export_card(4, samples=400)], before=4)
 
 
 def test_async_job_has_no_steps():

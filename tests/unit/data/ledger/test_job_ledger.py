@@ -422,9 +422,11 @@ def test_new_data_begins_with_shard_numbers_that_the_checkpoint_does_not_have(in
     assert today.lease(A, other, 1, 0.0) == (first,)
     assert today.note().next_shard == today.next_shard == first.shard + other.shards
     ledger_invariants.check(today)
-    third = JobLedger(workers=1)
-    third.resume(today.note(), new_data=True)
-    assert third.next_shard == today.next_shard
+    today.report(A, completed(first), 0.0)
+    later, tomorrow = JobLedger(workers=1), JobLedger(workers=1)
+    later.resume(today.note(first.shard + 1, 0))
+    tomorrow.resume(later.note(first.shard + 1, 0), new_data=True)
+    assert (tomorrow.next_shard, tomorrow.note().samples_before) == (today.next_shard, 40 + 40)
 
 
 def test_new_data_after_a_checkpoint_without_a_count_begins_after_its_passes():

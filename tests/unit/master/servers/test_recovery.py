@@ -16,7 +16,7 @@ from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events
-from springtide.master.checkpoint.round import START, CheckpointStore, scripts_of
+from springtide.master.checkpoint.round import AT_START, CheckpointStore, scripts_of
 from springtide.master.core.record import JobRecord
 from springtide.master.main import build_service, rebuild
 from springtide.rpc.messages import messages
@@ -286,7 +286,7 @@ def test_bsp_rollback_to_the_other_runs_checkpoint_begins_scripts_with_new_data_
     own = CheckpointRules(resume="elsewhere", resume_number=1, resume_run="run0", new_data=True)
     assert scripts_of(manifest, own) == scripts, "a checkpoint of its own"
     other = dataclasses.replace(own, resume_run=stores.RUN)
-    assert scripts_of(manifest, other) == ScriptStates(objects=scripts.objects, places={0: START})
+    assert scripts_of(manifest, other) == ScriptStates(objects=scripts.objects, places=AT_START)
     assert scripts_of(manifest, dataclasses.replace(other, new_data=False)) == scripts
 
 

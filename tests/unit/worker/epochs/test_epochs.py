@@ -17,8 +17,10 @@ from springtide import config, errors
 from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.domain.data.samples import EpochPlace
 from springtide.domain.spec.job_spec import JobSpec
+from springtide.master.checkpoint.round import AT_START
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages.messages import DataEnd, EpochBegun, LeaseReply
+from springtide.worker.epochs import user_objects
 from springtide.worker.job import Job
 from springtide.worker.link.master_link import LocalMaster, local_link
 
@@ -65,6 +67,15 @@ class LifeMaster(LocalMaster):
         known = [(one.shard, one.first) for one in asked.progress]
         answer = book.lease(self._holder, asked.card, asked.most, at=0.0, known=known)
         return DataEnd() if isinstance(answer, NoLease) else LeaseReply(answer)
+
+
+class StepCountsOf:
+    """Rates that depend on these numbers of steps."""
+
+    follow_steps = True
+
+    def __init__(self, steps):
+        self.steps = steps
 
 
 class Worker:
@@ -303,6 +314,30 @@ def test_manually_set_learning_rates_survive_a_restart():
     worker = Worker()
     before, _ = run(worker, die=(2, 1), schedule=manual_schedule)
     assert before + run(worker, schedule=manual_schedule)[0] == undisturbed_run(schedule=manual_schedule)
+
+
+def with_new_data(worker):
+    """Begin a run with the objects of this worker's run."""
+    objects, worker.record, worker.lives = worker.record.scripts.objects, JobRecord(JobSpec(name="job")), 0
+    worker.record.scripts.reset(objects, AT_START)
+
+
+@pytest.mark.parametrize("register", [False, True])
+def test_run_with_new_data_begins_at_epoch_0_with_the_schedules_of_the_other_run(register):
+    worker = Worker()
+    run(worker, epochs=3, register=register)
+    with_new_data(worker)
+    before, _ = run(worker, epochs=2, register=register, die=(1, 1))
+    seen = before + run(worker, epochs=2, register=register)[0]
+    assert seen == [(epoch, epoch, 0.125 / 2**epoch, False) for epoch in range(2) for _ in range(BATCHES)]
+
+
+def test_step_counts_of_optimizers_go_on_after_a_restart():
+    before, after = StepCountsOf([7]), StepCountsOf([0])
+    saved = user_objects.Schedules([], lambda _: False, before).state_dict()
+    user_objects.Schedules([], lambda _: False, after).load_state_dict(saved)
+    assert after.steps == [7]
+    assert user_objects.Schedules([], lambda _: False).state_dict()["steps"] == [], "a bsp group saves them itself"
 
 
 def test_schedulers_are_found_in_the_scripts_variables():

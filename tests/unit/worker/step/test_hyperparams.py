@@ -38,6 +38,20 @@ def test_table_with_an_optimizer_but_in_no_group_is_refused():
         TableRates([torch.optim.SGD([torch.zeros(1)], lr=0.1)], tables)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "follows"),
+    [
+        (lambda weights: torch.optim.Adagrad(weights, lr=0.1, lr_decay=0.5), True),
+        (lambda weights: torch.optim.Adagrad(weights, lr=0.1), False),
+        (lambda weights: torch.optim.SparseAdam(weights, lr=0.1), True),
+        (lambda weights: torch.optim.Adam(weights, lr=0.1), False),
+    ],
+)
+def test_rates_that_follow_the_number_of_steps_are_known(optimizer, follows):
+    tables = serve_model(nn.Sequential(nn.EmbeddingBag(4, 2, sparse=True)))
+    assert TableRates([optimizer([tables[0].weight])], tables).follow_steps == follows
+
+
 def test_tables_of_an_unstepped_optimizer_are_idle():
     model = nn.ModuleList([nn.EmbeddingBag(4, 2), nn.EmbeddingBag(4, 2)])
     tables = serve_model(model)
