@@ -7,7 +7,7 @@ gradients when it is added to the loss. A penalty times zero becomes zero withou
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ TIMES = {"mul", "multiply", "__mul__", "__rmul__"}
 STAYS_ZERO = TIMES | {"sum", "mean", "abs", "__abs__", "absolute", "square", "neg", "__neg__"}
 """Names of the torch functions whose result is zero if their tensor or one of their factors is zero."""
 NORMS = {"norm", "linalg_norm", "linalg_vector_norm", "linalg_matrix_norm", "vector_norm", "matrix_norm"}
-WAITING = STAYS_ZERO | NORMS | {"pow", "__pow__", "sqrt", "div", "divide", "__truediv__"}
+SUMS = {"add", "__add__", "__radd__", "sub", "__sub__", "__rsub__"}
+WAITING = STAYS_ZERO | NORMS | SUMS | {"pow", "__pow__", "sqrt", "div", "divide", "__truediv__"}
 """Names of the torch functions that wait for the value of a penalty. They return one new tensor and change nothing."""
 PLAIN = (int, float, str, torch.dtype, type(None))
 NOTED_BYTES = 1 << 20  # smaller tables take less than a millisecond of a step
@@ -43,7 +44,7 @@ class TablePenalty(torch.Tensor):
         kwargs = kwargs or {}
         if (penalty := delayed(func, args, kwargs)) is not None:
             return penalty
-        args, kwargs = pytree.tree_map_only(TablePenalty, _value, (args, kwargs))
+        args, kwargs = pytree.tree_map_only(TablePenalty, _used_value, (args, kwargs))
         return func(*args, **kwargs)
 
 
@@ -90,6 +91,22 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().as_subclass(torch.Tensor)
 
 
+def _used_value(penalty: TablePenalty) -> torch.Tensor:
+    value = _value(penalty)
+    if not value.dim() and not penalty.springtide_zero:
+        for weight in _weights(penalty):
+            _note_cost(weight)
+    return value
+
+
+def _weights(penalty: TablePenalty) -> Iterator[Any]:
+    for leaf in pytree.tree_leaves((penalty.springtide_args, penalty.springtide_kwargs)):
+        if isinstance(leaf, TablePenalty):
+            yield from _weights(leaf)
+        elif isinstance(leaf, torch.Tensor):
+            yield leaf
+
+
 def _value(penalty: TablePenalty) -> torch.Tensor:
     """Compute the value with gradients. Each table is read once per function."""
     if penalty.springtide_value is None:
@@ -100,7 +117,6 @@ def _value(penalty: TablePenalty) -> torch.Tensor:
                 return _value(tensor)
             if id(tensor) not in read:
                 read[id(tensor)] = tensor.springtide_reader.read(tensor)
-                _note_cost(tensor)
             return read[id(tensor)]
 
         with torch.enable_grad():
