@@ -3,7 +3,8 @@
 Each class has a table of handlers. A request that is missing from the table of its sender's kind is rejected.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from types import CoroutineType
 from typing import Any
 
 from springtide import errors
@@ -37,7 +38,7 @@ async def call(handlers: Handlers, sender: str, request: Request, *who: object) 
     if handler is None:
         raise errors.BadInput(f"{sender} may not send {type(request).__name__}")
     reply = handler(*who, request)
-    if isinstance(reply, Awaitable):
+    if isinstance(reply, CoroutineType):
         reply = await reply
     return reply if reply is not None else messages.Ok()
 
@@ -267,6 +268,7 @@ class Membership:
         self._context, self._record = context, context.record
         self._rounds, self._healing = parts.checkpoints, parts.recovery
         self._rollout, self._feeding = parts.migration, parts.data_workers
+        self._spec = self._record.state.spec.for_members()
 
     async def server(self, peer: Peer, request: messages.JoinServer) -> messages.ServerWelcome:
         role = Role(RoleKind.SERVER, request.rank)
@@ -275,7 +277,7 @@ class Membership:
             await self._rollout.reckon(role, request.incarnation)
         state = self._record.state
         return messages.ServerWelcome(
-            spec=state.spec.for_members(),
+            spec=self._spec,
             checkpoints=self._rounds.folder,
             run=self._rounds.saving.lineage.run,
             claim=self._rounds.saving.claim_name,
@@ -297,7 +299,7 @@ class Membership:
         # the worker could send no heartbeats while it waited
         self._context.apply(events.RoleAlive(role, request.incarnation))
         return messages.WorkerWelcome(
-            spec=record.state.spec.for_members(),
+            spec=self._spec,
             rank=request.rank,
             servers=record.slots.addresses,
             placement=placed,

@@ -1,6 +1,7 @@
 """Builds the parts of a master in the order of their dependencies, and a `JobStatus` from these parts."""
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping
 
 from springtide.domain.core.roles import RANKED, Role, RoleKind, RoleUsage
@@ -51,6 +52,7 @@ class MasterParts:
         self.data_workers = DataWorkerManager(context, self.shared, self.autoscaler)
 
 
+JOINED = ALIVE | {NodeState.FINISHED}
 MOST_SHOWN = 20  # most batches with left-out samples to show, because a status is sent ten times a second
 
 
@@ -120,7 +122,7 @@ def data_status(record: JobRecord, data_workers: DataWorkerManager) -> DataStatu
 
 def role_status(parts: MasterParts, record: JobRecord, *, at: float) -> RoleStatus:
     state = record.state
-    alive = {kind: sum(node.state in ALIVE for node in state.of_kind(kind)) for kind in RANKED}
+    alive = Counter(node.role.kind for node in state.nodes.values() if node.state in ALIVE)
     return RoleStatus(
         workers=RoleCount(alive[RoleKind.WORKER], state.workers),
         servers=RoleCount(alive[RoleKind.SERVER], state.servers_wanted),
@@ -149,7 +151,7 @@ def members(record: JobRecord, tally: ProgressTally, usage: Mapping[Role, RoleUs
         MemberView(
             role=node.role,
             alive=node.state is not NodeState.GONE,
-            joined=node.state in (*ALIVE, NodeState.FINISHED),
+            joined=node.state in JOINED,
             report=tally.reports.get(node.role, MemberReport()),
             incarnation=node.incarnation,
             state=node.state,

@@ -12,13 +12,14 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from springtide import _native, errors
 from springtide.checkpoint.format.checkpoint_io import PIECE_BYTES, SegmentWriter
 from springtide.checkpoint.transfer.file_transfer import SegmentCopies
 from springtide.domain.model.checkpoints import SlotExtent
+from springtide.domain.model.tables import TableSpec
 from springtide.embedding.lookup.table_client import plain_spec
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.checkpoints import SaveOrder, SaveReport, SaveRequest
@@ -84,12 +85,13 @@ class SlotSaver:
         """Sizes in bytes of the segment files that hold chains, by name."""
         self._copy = _native.SlotCopy()
         """Buffer that all slots share, one after the other."""
+        self._specs: dict[int, TableSpec] = {}
+        """Converted specs by table id. A table keeps its spec for life."""
 
     def save(self, order: SaveOrder) -> SaveReport:
         """Write the slots that the order names. Report errors instead of raising them."""
         try:
-            with behind():
-                return self._save(order)
+            return self._save(order)
         except errors.SpringtideError:
             raise
         except Exception as error:
@@ -123,7 +125,7 @@ class SlotSaver:
             written, unmirrored = self._mirror.copy(written, order.buddy, order.base, pace)
         seconds, cpu_s = time.monotonic() - began, time.thread_time() - cpu
         log.info("checkpoint %d: %d slots, %d bytes in %.2f s", order.number, len(written.pieces), file.size, seconds)
-        tables = tuple(plain_spec(spec) for spec in self._role.store.tables())
+        tables = tuple(self._tables())
         return SaveReport(
             order.term,
             order.number,
@@ -165,6 +167,11 @@ class SlotSaver:
                 whole = self._role.store.copy_slot(slot, cut, self._copy, WHOLE if pace.hurried else PIECE_BYTES)
         return file.append(slot, self._copy, since=since.number if since else 0, pace=pace)
 
+    def _tables(self) -> list[TableSpec]:
+        native = self._role.store.tables()
+        self._specs |= {spec.id: plain_spec(spec) for spec in native if spec.id not in self._specs}
+        return [self._specs[spec.id] for spec in native]
+
     def _settle(self, base: int) -> None:
         self._chains |= {slot: chain for slot, chain in self._pending.items() if chain.number == base}
         self._chains = {slot: chain for slot, chain in self._chains.items() if chain.number == base}
@@ -185,7 +192,7 @@ class SlotSaver:
 
     def _size(self, name: str) -> int | None:
         try:
-            return (self._folder / self._home / name).stat().st_size
+            return os.stat(os.path.join(self._folder, self._home, name)).st_size
         except OSError:
             return None
 
@@ -197,21 +204,12 @@ def grown(since: Chain | None, piece: SlotExtent, number: int, cut: int, file: s
     return Chain(number, cut, files, since.links + 1, since.full_bytes, more)
 
 
-@contextlib.contextmanager
-def behind() -> Iterator[None]:
+def run_behind() -> None:
     """Lower this thread's priority. It then does not preempt serving or training threads, but still gets its share of
     the CPU."""
-    if sys.platform != "linux":
-        yield
-        return
-    before = os.sched_getscheduler(0)
-    with contextlib.suppress(OSError):  # a sandbox may forbid this; saves then disturb training slightly more
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, before, os.sched_param(0))
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a sandbox may forbid this; saves then disturb training slightly more
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 class WritePace:
@@ -248,6 +246,7 @@ def start(
 
     def attend() -> None:
         term = number = part = 0
+        run_behind()
         try:
             while not over.is_set():
                 order = ask(SaveRequest(term, number, part, takes_copies_at, node))

@@ -26,7 +26,7 @@ from springtide.checkpoint.format.manifest import (
     number_of,
     segment_name,
 )
-from springtide.checkpoint.format.storage import FileStore, open_store
+from springtide.checkpoint.format.storage import FileStore, make_folder, open_store
 from springtide.domain.core.resources import show_memory
 from springtide.domain.model.checkpoints import Lineage, SlotExtent, Written
 
@@ -230,7 +230,7 @@ class SegmentWriter:
         self._home, folder = home, folder / home
         self.path = folder / segment_name(f"{life}+{part}" if part else life, number, run)
         self._unfinished = self.path.with_suffix(".part")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._file = os.open(self._unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         self._open = True
         self.size = 0

@@ -73,12 +73,12 @@ class FolderStore:
 
     def size(self, name: str) -> int | None:
         try:
-            return (self.path / name).stat().st_size
+            return os.stat(os.path.join(self.path, name)).st_size
         except FileNotFoundError:
             return None
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        with open(self.path / name, "rb") as file:
+        with open(os.path.join(self.path, name), "rb") as file:
             file.seek(offset)
             return file.read(-1 if length is None else length)
 
@@ -89,20 +89,21 @@ class FolderStore:
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
         """Open a new file. The file gets its name when it is complete; after a failure it is removed."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path / f"{name}.part"
+        make_folder(self.path)
+        path = os.path.join(self.path, name)
+        unfinished = f"{path}.part"
         try:
             with open(unfinished, "wb") as file:
                 yield file
-            unfinished.rename(self.path / name)
+            os.rename(unfinished, path)
         except BaseException:
             with contextlib.suppress(OSError):
-                unfinished.unlink()
+                os.unlink(unfinished)
             raise
 
     def create_new(self, name: str, content: bytes) -> bool:
         """Write a small file unless the name already exists. Return True if the file was written."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         return _create_new(self.path / name, content)
 
     def remove(self, name: str) -> None:
@@ -319,6 +320,11 @@ def _create_new(path: pathlib.Path, content: bytes) -> bool:
     finally:
         os.close(file)
     return True
+
+
+def make_folder(path: pathlib.Path) -> None:
+    if not os.path.isdir(path):  # `mkdir` of a folder that exists takes 20 times as long
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def _files_in(folder: str) -> list[str]:

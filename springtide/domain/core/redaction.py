@@ -54,7 +54,8 @@ def redact(text: str, known: Collection[str] = ()) -> str:
     if "://" in text:
         text = _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text)
         text = _URL_TOKEN.sub(rf"\1{HIDDEN}@", text)
-    text = _PAIR.sub(_hide_value, text)
+    if "=" in text or ":" in text:
+        text = _PAIR.sub(_hide_value, text)
     return _BEARER.sub(rf"\1{HIDDEN}", text)
 
 

@@ -47,7 +47,11 @@ class JobPhase(StrEnum):
 
     @property
     def over(self) -> bool:
-        return self in (JobPhase.FINISHED, JobPhase.STOPPED, JobPhase.FAILED)
+        return self in _OVER
+
+
+_NO_PLANS, _NOT_ONLINE = PlanRules(), OnlineJob()
+_OVER = frozenset({JobPhase.FINISHED, JobPhase.STOPPED, JobPhase.FAILED})
 
 
 class Blame(StrEnum):
@@ -209,7 +213,7 @@ class JobSpec(SpecPatience, SpecSizes):
     def for_members(self) -> "JobSpec":
         """Return the spec for workers, servers and data workers: without URLs, which may hold passwords."""
         checkpoints = replace(self.checkpoints, url="", resume="")
-        return replace(self, checkpoints=checkpoints, planning=PlanRules(), online=OnlineJob())
+        return replace(self, checkpoints=checkpoints, planning=_NO_PLANS, online=_NOT_ONLINE)
 
 
 BY_RANK = 0

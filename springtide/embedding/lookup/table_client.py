@@ -294,27 +294,28 @@ def _difference(known: tables.TableSpec, spec: tables.TableSpec) -> str:
     return ", ".join(f"{field} {getattr(known, field)!r} and {getattr(spec, field)!r}" for field in fields)
 
 
+_KERNEL = tuple(field.name for field in dataclasses.fields(tables.OptimSpec) if field.name != "kind")
+
+
 def native_spec(spec: tables.TableSpec) -> _native.TableSpec:
-    kernel = dataclasses.asdict(spec.optim)
     return _native.TableSpec(
         id=spec.id,
         name=spec.name,
         dim=spec.dim,
         dtype=spec.dtype,
         init=(spec.init.kind, spec.init.a, spec.init.b),
-        optimizer=kernel.pop("kind"),
+        optimizer=spec.optim.kind,
         min_count=spec.min_count,
         ttl=spec.ttl,
         capacity_rows=spec.capacity_rows,
-        **kernel,
+        **{name: getattr(spec.optim, name) for name in _KERNEL},
     )
 
 
 def plain_spec(spec: _native.TableSpec) -> tables.TableSpec:
     """Convert a native spec back to a `TableSpec`. Numbers are rounded to single precision, so that converting there
     and back gives the same spec."""
-    names = [field.name for field in dataclasses.fields(tables.OptimSpec) if field.name != "kind"]
-    kernel: dict[str, Any] = {"kind": spec.optimizer, **{name: getattr(spec, name) for name in names}}
+    kernel: dict[str, Any] = {"kind": spec.optimizer, **{name: getattr(spec, name) for name in _KERNEL}}
     kind, a, b = spec.init
     dtype: Any = spec.dtype
     return tables.TableSpec(

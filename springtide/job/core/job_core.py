@@ -243,12 +243,13 @@ class JobCore:
 
     def node(self, role: Role) -> RoleNode:
         """Return the node of a role. Raise BadInput if the job has no such role."""
-        if str(role) not in self.nodes:
+        node = self.nodes.get(str(role))
+        if node is None:
             raise errors.BadInput(
                 f"{role} is not part of job {self.spec.name}, "
                 f"which has {self.servers_wanted} servers and {self.workers} workers"
             )
-        return self.nodes[str(role)]
+        return node
 
     def fenced(self, role: Role, incarnation: int) -> bool:
         """Return True if the master has fenced this incarnation, so that the master ignores its messages."""

@@ -4,6 +4,7 @@ Each transition to EXPECTED, except the first, begins a new incarnation. An ille
 shows the history.
 """
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -160,17 +161,28 @@ class RoleNode:
         return self.state in (NodeState.EXPECTED, NodeState.JOINED)
 
 
+_BY_RANK = operator.attrgetter("role.rank")
+
+
 def of_kind(nodes: Mapping[str, RoleNode], kind: RoleKind) -> list[RoleNode]:
-    return sorted((node for node in nodes.values() if node.role.kind is kind), key=lambda node: node.role.rank)
+    found = [node for node in nodes.values() if node.role.kind is kind]
+    found.sort(key=_BY_RANK)
+    return found
 
 
 def needed_servers(nodes: Mapping[str, RoleNode]) -> list[RoleNode]:
-    servers = of_kind(nodes, RoleKind.SERVER)
-    return [node for node in servers if node.state is not NodeState.GONE and not node.coming]
+    servers = [node for node in nodes.values() if node.role.kind is RoleKind.SERVER and not node.coming]
+    servers = [node for node in servers if node.state is not NodeState.GONE]
+    servers.sort(key=_BY_RANK)
+    return servers
 
 
 def all_servers_ready(nodes: Mapping[str, RoleNode]) -> bool:
-    return all(node.address for node in needed_servers(nodes))
+    for node in nodes.values():
+        needed = node.role.kind is RoleKind.SERVER and node.state is not NodeState.GONE and not node.coming
+        if needed and not node.address:
+            return False
+    return True
 
 
 def staying_servers(nodes: Mapping[str, RoleNode]) -> tuple[int, ...]:

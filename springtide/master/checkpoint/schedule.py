@@ -321,9 +321,9 @@ class CheckpointSchedule:
 
     def _tell_cost(self) -> None:
         lives = self._coming()
-        nodes = self.buddies.nodes(lives)
         if not self.buddies.spoken(lives):
             return
+        nodes = self.buddies.nodes(lives)
         in_step = self._context.record.state.spec.sync == "bsp"
         cost = cost_of_a_host(self.saving.rules, nodes, len(lives), in_step=in_step)
         if cost != self._cost:
@@ -342,6 +342,8 @@ class CheckpointSchedule:
 
     def _check_lives(self) -> Mapping[int, str]:
         lives = self._lives()
+        if self.saving.round is None:
+            return lives
         servers = self._context.record.state.of_kind(RoleKind.SERVER)
         gone = [node for node in servers if node.state is NodeState.GONE and node.departure.removed]
         if self.saving.left(frozenset(f"{node.role}.{node.incarnation}" for node in gone)):

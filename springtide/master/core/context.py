@@ -44,6 +44,8 @@ class ChangeSignal:
         """Wait until `true()` returns True, but at most for `at_most_s` seconds. `true` is called now and after
         every change.
         """
+        if true():
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
                 while not true():

@@ -221,8 +221,7 @@ class JobRecord:
 
     @property
     def changes(self) -> int:
-        parts = (self.slots, self.scripts, self.shared)
-        return self._changes + self.book.changes + sum(part.changes for part in parts)
+        return self._changes + self.book.changes + self.slots.changes + self.scripts.changes + self.shared.changes
 
     # ---- changes ----
 
@@ -337,8 +336,8 @@ class JobRecord:
             getattr(owner, method)(**given)
 
     def _worker_ranks(self) -> set[int]:
-        workers = self.state.of_kind(RoleKind.WORKER)
-        return {node.role.rank for node in workers if node.state is not NodeState.GONE}
+        present = [node for node in self.state.nodes.values() if node.state is not NodeState.GONE]
+        return {node.role.rank for node in present if node.role.kind is RoleKind.WORKER}
 
     # ---- whole ----
 

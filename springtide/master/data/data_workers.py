@@ -267,8 +267,11 @@ class DataWorkerManager:
         workers = [node.role for node in self._state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
         reports = [self._context.tally.reports.get(role) for role in workers]
         feeds = [report.feed for report in reports if report is not None and report.feed is not None]
-        sums = {field.name: sum(getattr(feed, field.name) for feed in feeds) for field in fields(FeedState)}
-        return FeedState(**sums) if feeds else None
+        if not feeds:
+            return None
+        return FeedState(
+            **{field.name: sum(getattr(feed, field.name) for feed in feeds) for field in fields(FeedState)}
+        )
 
     @property
     def why(self) -> str:

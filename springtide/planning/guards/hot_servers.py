@@ -59,6 +59,8 @@ def judge(paces: Sequence[ServerPace], rules: GuardRules) -> tuple[ServerVerdict
 
 def far_behind(latest: Sequence[ServerPace], rules: GuardRules) -> ServerVerdict | None:
     """Return a server that is far slower than its peers between the last two reports."""
+    if len(latest) < 2:
+        return None
     verdicts = judge(latest, replace(rules, slower=rules.far_slower))
     return next((verdict for verdict in verdicts if verdict.cause is Cause.SLOW), None)
 

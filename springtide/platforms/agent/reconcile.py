@@ -73,8 +73,9 @@ class Reconciler:
                 yield ResizeRole(wanted_role)
 
     def _starts(self, lives: dict[Life, WantedRole], running: list[Life], at: float) -> Iterable[Step]:
+        servers = [life for life in running if life.role.kind is RoleKind.SERVER]
         for life, wanted_role in lives.items():
-            if any(superseded(other, life) for other in running):
+            if any(superseded(other, life) for other in servers):
                 continue
             since = self.wanted_since.setdefault(life, at)
             started = self.newest.get(life.role, -1)

@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+import threading
 import time
 import types
 
@@ -11,6 +12,7 @@ import pytest
 
 from springtide import _native
 from springtide.checkpoint.format import checkpoint_io
+from springtide.rpc.messages import messages
 from springtide.rpc.messages.checkpoints import SaveOrder
 from springtide.server import checkpoints, recovery
 from tests.unit.checkpoint import stores
@@ -300,14 +302,17 @@ def test_saved_checkpoint_is_readable(server, tmp_path):
     assert checkpoint_io.latest(str(tmp_path)).manifest.number == 1
 
 
-def test_saver_thread_lowers_its_priority_and_restores_it(tmp_path):
+def test_saver_thread_lowers_only_its_own_priority():
     seen = []
 
-    class Watched(Role):
-        def owns(self, slot):
-            seen.append(os.sched_getscheduler(0))
-            return super().owns(slot)
+    def ask(request):
+        seen.append(os.sched_getscheduler(0))
+        return messages.HeartbeatReply(stop=True)
+
+    class Saver:
+        def tidy(self, reply):
+            pass
 
     before = os.sched_getscheduler(0)
-    checkpoints.SlotSaver(Watched(), tmp_path, "server-0.0", run=stores.RUN, rest=lambda _: None).save(order(1))
-    assert set(seen) == {os.SCHED_BATCH} and os.sched_getscheduler(0) == before
+    checkpoints.start(Saver(), ask, threading.Event()).join()
+    assert seen == [os.SCHED_BATCH] and os.sched_getscheduler(0) == before
