@@ -15,7 +15,7 @@ from springtide import _native, errors
 from springtide.job import bsp_group
 from springtide.rpc.messages import coordination, messages
 from springtide.worker.link.lease_tracker import BatchClaim
-from tests.virtual_jobs import counting_oracle
+from tests.virtual_jobs import counting_oracle, virtual_loop
 from tests.virtual_jobs.counting_oracle import BatchRun
 from tests.virtual_jobs.worker import AGAIN_S, VirtualWorker
 
@@ -139,7 +139,7 @@ class BspWorker(VirtualWorker):
         self._claim_now, number = claim, self._count + 1
         while self._count < number:
             try:
-                await asyncio.sleep(self._pace_now().step_s)
+                await virtual_loop.sleep(self._pace_now().step_s)
                 ring = self._ring
                 if ring is None:
                     raise errors.GroupChanged("the group is over")
@@ -264,12 +264,14 @@ class BspWorker(VirtualWorker):
             await self._pause()
 
     async def _reach_server(self, rank: int) -> Any:
-        await asyncio.sleep(self._network.delay_s())
-        return self._network.reach(self._address(rank))
+        await virtual_loop.sleep(self._network.delay_s())
+        server = self._network.reach(self._address(rank))
+        # a real server keeps rows of all slots until it knows its own slots; a virtual one would keep none
+        return server if server is not None and server.knows_slots else None
 
     async def _pause(self) -> None:
         if self._fenced:
             raise errors.Fenced(f"{self._holder} was given up")
         if self._lost >= self._generation > 0 or (self._ring is not None and self._ring.broken):
             raise errors.GroupChanged("a member is lost")
-        await asyncio.sleep(AGAIN_S / 10)
+        await virtual_loop.sleep(AGAIN_S / 10)

@@ -200,9 +200,14 @@ JUNK = 10**9  # the first key of rows that nobody counts
 
 @lru_cache(maxsize=128)
 def junk_keys(table: int, slot: int) -> Keys:
-    keys = np.arange(JUNK, JUNK + 6000 * LEAST_SLOTS, dtype=np.int64)
-    slots = np.asarray(_native.Store(slots=LEAST_SLOTS, seed=0).slot_of(table, keys))
+    keys, slots = _junk(table)
     return keys[slots == slot]
+
+
+@lru_cache
+def _junk(table: int) -> tuple[Keys, npt.NDArray[np.uint16]]:
+    keys = np.arange(JUNK, JUNK + 6000 * LEAST_SLOTS, dtype=np.int64)
+    return keys, np.asarray(_native.Store(slots=LEAST_SLOTS, seed=0).slot_of(table, keys))
 
 
 def fill(store: _native.Store, slots: int) -> None:

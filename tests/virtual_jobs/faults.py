@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
 from springtide.sim.world.parameters import DAY_S, ClusterWorld
+from tests.virtual_jobs import virtual_loop
 from tests.virtual_jobs.job import VirtualJob
 from tests.virtual_jobs.machines import VirtualProcess
 
@@ -76,7 +77,7 @@ class JobFaults:
         kinds = [each.name for each in fields(self._rates)]
         weights = [getattr(self._rates, kind) for kind in kinds]
         while True:
-            await asyncio.sleep(self._chance.expovariate(self._rates.total / 3600))
+            await virtual_loop.sleep(self._chance.expovariate(self._rates.total / 3600))
             if loop.time() > until or self._job.ended:
                 return
             (kind,) = self._chance.choices(kinds, weights)
@@ -113,7 +114,7 @@ class JobFaults:
         if masters.desk.state.phase.over:
             return False
         masters.kill()
-        await asyncio.sleep(self._chance.uniform(0.01, self._bounds.master_s))
+        await virtual_loop.sleep(self._chance.uniform(0.01, self._bounds.master_s))
         masters.start()
         return True
 
@@ -174,7 +175,7 @@ class Luck:
         a_day = world.faults.pod_failures_a_day + world.faults.preemptions_a_day
         while a_day > 0:
             pods = max(1, len(self._job.machines.processes))
-            await asyncio.sleep(self._chance.expovariate(a_day / DAY_S * pods))
+            await virtual_loop.sleep(self._chance.expovariate(a_day / DAY_S * pods))
             if self._job.ended:
                 return
             evicted = self._chance.random() < world.faults.preemptions_a_day / a_day
@@ -198,7 +199,7 @@ class Luck:
             ]
         ):
             while self._job.samples_done < share * job.samples:
-                await asyncio.sleep(5 * self._job.spec.heartbeat_s)
+                await virtual_loop.sleep(5 * self._job.spec.heartbeat_s)
             if found := self._job.machines.living(kind):
                 self._chance.choice(found).speed = speed
                 self.done[f"slow {kind}"] += 1

@@ -84,9 +84,15 @@ class History:
     case: Case
     violations: list[str] = field(default_factory=list)
     happened: Counter[str] = field(default_factory=Counter)
-    story: list[tuple[float, str, str]] = field(default_factory=list)
+    events: list[tuple[float, str, str, dict[str, object]]] = field(default_factory=list)
+    """Time, run, kind and details of each event."""
     moves: int = 0
     """Number of requests that masters answered."""
+
+    @property
+    def story(self) -> list[tuple[float, str, str]]:
+        """Return the events in the order of time, with their details as text."""
+        return sorted((at, run, f"{kind} {_words(details)}") for at, run, kind, details in self.events)
 
 
 def draw(seed: int) -> Case:
@@ -180,7 +186,7 @@ class World:
                 for run in self._runs:  # grows
                     await run.over()
                     while self._runs[-1].given_up:  # the next run begins soon
-                        await asyncio.sleep(0.1)
+                        await virtual_loop.sleep(0.1)
         finally:
             faults.cancel()
             self._tell()
@@ -200,8 +206,7 @@ class World:
 
     def _tell(self) -> None:
         for job in (run.job for run in self._runs):
-            now = [(job.began + at, job.setup.run, f"{kind} {_words(line)}") for at, kind, line in job.told.lines]
-            self._history.story = sorted([*self._history.story, *now])
+            self._history.events += [(job.began + at, job.setup.run, kind, line) for at, kind, line in job.told.lines]
             self._history.moves += job.masters.answered
 
     def _judge(self, run: "Run") -> None:
@@ -248,7 +253,7 @@ class World:
 
     async def _strike(self) -> None:
         for fault in self._history.case.faults:
-            await asyncio.sleep(max(0.0, fault.at - asyncio.get_running_loop().time()))
+            await virtual_loop.sleep(max(0.0, fault.at - asyncio.get_running_loop().time()))
             job = self._run.job
             if job.ended:
                 return
@@ -259,7 +264,8 @@ class World:
                 done = await JobFaults(job, FaultRates(), BOUNDS, fault.seed).strike(fault.kind)
             if done:
                 self._history.happened[fault.kind] += 1
-                self._history.story.append((fault.at, "fault", f"{fault.kind} {done if done is not True else ''}"))
+                to = {} if done is True else {"of": done}
+                self._history.events.append((fault.at, "fault", fault.kind, to))
 
     async def _cut_data(self, job: VirtualJob, chance: random.Random) -> str:
         servers = [one for one in job.servers if one.alive]
@@ -309,7 +315,7 @@ class World:
     async def _resume(self, job: VirtualJob, chance: random.Random) -> str:
         """Kill everything, and start a new run from the last checkpoint, which takes the folder over."""
         self._run.give_up()
-        await asyncio.sleep(chance.uniform(0.01, 0.5))
+        await virtual_loop.sleep(chance.uniform(0.01, 0.5))
         found = checkpoint_io.latest(FolderStore(self._folder))
         log, anew = job.setup.log, ""
         if log is not None and chance.random() < 0.5 and log.life + 1 < counting_oracle.LIVES:

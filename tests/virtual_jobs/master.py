@@ -23,6 +23,7 @@ from springtide.master.main import build_service, rebuild
 from springtide.rpc.messages.types import Reply, Request
 from springtide.rpc.transport.listener import Peer
 from springtide.telemetry.events import EventLog
+from tests.virtual_jobs import virtual_loop
 
 TICKS_A_BEAT = 2
 SNAPSHOT_EVERY = 2000  # journal entries between snapshots: replay takes time
@@ -104,7 +105,7 @@ class Masters:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._pages = Pages()
-        self._asked: dict[asyncio.Task[None], asyncio.Future[Reply]] = {}
+        self._asked: dict[asyncio.Future[Reply], asyncio.Task[None]] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._listens = asyncio.Event()
         self.term = 0
@@ -153,7 +154,7 @@ class Masters:
         assert self._ticking is not None
         self._ticking.cancel()
         asked, self._asked = self._asked, {}
-        for task, answer in asked.items():
+        for answer, task in asked.items():
             task.cancel()
             if not answer.done():
                 answer.set_exception(errors.MasterUnreachable("the master is gone"))
@@ -168,7 +169,7 @@ class Masters:
             raise errors.MasterUnreachable("there is no master")
         answer: asyncio.Future[Reply] = self._loop.create_future()
         task = self._loop.create_task(self._answer(self.desk, peer, request, answer))
-        self._asked[task] = answer
+        self._asked[answer] = task
         try:
             return await answer
         finally:
@@ -189,12 +190,12 @@ class Masters:
         except BaseException as error:
             self.broken = self.broken or error
         finally:
-            self._asked.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
+            self._asked.pop(answer, None)
 
     async def _tick(self, desk: MasterService, journal: PagedJournal) -> None:
         try:
             while True:
-                await asyncio.sleep(self.spec.heartbeat_s / TICKS_A_BEAT)
+                await virtual_loop.sleep(self.spec.heartbeat_s / TICKS_A_BEAT)
                 desk.tick()
                 self._check(desk.record)
                 if journal.since_snapshot >= SNAPSHOT_EVERY and journal.idle:

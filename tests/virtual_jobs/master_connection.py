@@ -8,10 +8,12 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import log
 
 from springtide import errors
 from springtide.rpc.messages.types import Reply, Request
 from springtide.rpc.transport.listener import Peer
+from tests.virtual_jobs import virtual_loop
 from tests.virtual_jobs.master import Masters
 
 Asked = Request | Callable[[], Request]
@@ -31,7 +33,8 @@ class Wire:
     """A member's connection, which survives changes of the master."""
 
     def __init__(self, masters: Masters, name: str, weather: Weather, chance: random.Random) -> None:
-        self._masters, self._name, self._weather, self._chance = masters, name, weather, chance
+        self._masters, self._name, self._weather = masters, name, weather
+        self._random, self._a_second = chance.random, 1 / weather.late_s
         self._meeting = asyncio.Lock()
         self._hello: Request | None = None
         self._met = 0
@@ -52,30 +55,32 @@ class Wire:
         """Return the reply of the current master; retry over any number of masters."""
         while True:
             try:
-                await self._meet()
-                await self._pass()
+                if self._met != self._masters.term or self._masters.desk is None:
+                    await self._meet()
+                await virtual_loop.sleep(self._delay_s())
+                if not self._open.is_set():
+                    await self._open.wait()
                 reply = await self._masters.ask(self._peer, request() if callable(request) else request)
             except errors.MasterUnreachable:
                 continue
-            await self._pass()
-            if self._chance.random() >= self._weather.lost:
+            await virtual_loop.sleep(self._delay_s())
+            if not self._open.is_set():
+                await self._open.wait()
+            if self._random() >= self._weather.lost:
                 return reply
 
     async def _meet(self) -> None:
         """Register this member with a new master."""
-        if self._met == self._masters.term and self._masters.desk is not None:
-            return
         async with self._meeting:
             term = await self._masters.present()
             if term == self._met:
                 return
-            await self._pass()
+            await virtual_loop.sleep(self._delay_s())
+            await self._open.wait()
             peer = Peer(self._name)
             if self._hello is not None:
                 await self._masters.ask(peer, self._hello)
             self._peer, self._met = peer, term
 
-    async def _pass(self) -> None:
-        if self._weather.late_s:
-            await asyncio.sleep(self._chance.expovariate(1 / self._weather.late_s))
-        await self._open.wait()
+    def _delay_s(self) -> float:
+        return -log(1.0 - self._random()) / self._a_second

@@ -22,7 +22,7 @@ from springtide.rpc.messages.checkpoints import SaveOrder, SaveRequest
 from springtide.rpc.messages.types import MemberReport, SlotGoal, SlotHoldings, SlotParcel, SlotsMoved
 from springtide.server import checkpoints, recovery, slot_loads
 from springtide.server.migration import overtaken
-from tests.virtual_jobs import counting_oracle
+from tests.virtual_jobs import counting_oracle, virtual_loop
 from tests.virtual_jobs.machines import VirtualProcess
 from tests.virtual_jobs.network import Network, Push, PushReply
 from tests.virtual_jobs.step_buffer import StepBuffer
@@ -86,7 +86,7 @@ class VirtualServer:
             process.spawn(self._save(pathlib.Path(welcome.checkpoints), welcome.run))
         source = recovery.RestoredFrom("", 0)
         if welcome.restore is not None:
-            await asyncio.sleep(self.takes_s(self.disks.restore_s))
+            await virtual_loop.sleep(self.takes_s(self.disks.restore_s))
             try:
                 source = recovery.bring_back(self.store, welcome.restore)
             except errors.SpringtideError as error:
@@ -196,7 +196,7 @@ class VirtualServer:
                 return
             if isinstance(order, SaveOrder):
                 term, number, part = order.term, order.number, order.part
-                await asyncio.sleep(self.takes_s(self.disks.save_s))
+                await virtual_loop.sleep(self.takes_s(self.disks.save_s))
                 await self.wire.ask(saver.save(order))
 
     # ---- heartbeats ----
@@ -206,7 +206,7 @@ class VirtualServer:
         began = clock()
         try:
             while not self._over.is_set():
-                await asyncio.sleep(max(0.0, began + every_s - clock()))
+                await virtual_loop.sleep(max(0.0, began + every_s - clock()))
                 began = clock()
                 await self.answer()
         except errors.Fenced:
@@ -384,7 +384,7 @@ class SlotHandover:
         if target is None:
             return False
         turn = target.moving.turn
-        await asyncio.sleep(source.takes_s(source.disks.move_s))
+        await virtual_loop.sleep(source.takes_s(source.disks.move_s))
         source.close(slot)
         self.under_way = slot
         if slot not in self.doubts:

@@ -20,6 +20,7 @@ from springtide.rpc.messages.types import MemberReport, Reply
 from springtide.sim.world.world import Speed
 from springtide.worker.input.lease_prefetch import LEAD_S, MOST, MOST_HELD
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
+from tests.virtual_jobs import virtual_loop
 from tests.virtual_jobs.counting_oracle import BatchRun, VirtualLog
 from tests.virtual_jobs.machines import VirtualProcess
 from tests.virtual_jobs.network import Network, Push, PushReply
@@ -116,7 +117,7 @@ class VirtualWorker:
             if not tracker.holds(claim):
                 continue
             batches = -(-(claim.end - claim.begin) // card.batch_size)
-            await asyncio.sleep(batches * now.step_s)
+            await virtual_loop.sleep(batches * now.step_s)
             self._take_down(now, batches, claim.end - claim.begin)
             await self._push(claim.shard, claim.begin, claim.end, range(len(self._owners)))
             tracker.acknowledge([claim])
@@ -279,7 +280,7 @@ class VirtualWorker:
 
         with contextlib.suppress(errors.Fenced):
             while True:
-                await asyncio.sleep(max(0.0, began + rest_s - clock()))
+                await virtual_loop.sleep(max(0.0, began + rest_s - clock()))
                 began = clock()
                 pulse = await self._wire.ask(beat)
                 assert isinstance(pulse, messages.HeartbeatReply)
