@@ -186,6 +186,11 @@ def _first_values(
     if not weight.is_meta:
         return tables.Init(), None, weight.detach().cpu()  # not copied: serve_weight takes this memory from the weight
     if init_fn is None:  # as nn.Embedding.reset_parameters does
+        if weight._version > 1 + (module.padding_idx is not None):  # each call of nn.init or load_state_dict counts
+            raise errors.BadInput(
+                f"{path!r} is on the meta device, where torch ignores initializations and load_state_dict(), and the "
+                "script has called one of them. Build the module in `with st.serving():` instead, which keeps them"
+            )
         padding = None if module.padding_idx is None else torch.tensor([module.padding_idx], device="cpu")
         zeros = None if padding is None else torch.zeros(1, module.embedding_dim, device="cpu")
         return tables.Init(kind="normal", b=1.0), padding, zeros

@@ -6,6 +6,7 @@ Out: `InitialValues`, from which convert.py declares the table. Next: embedding/
 
 import copy
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,22 +56,23 @@ def serving() -> Iterator[None]:
 
 
 def _declaring(build: Function) -> Function:
+    signature = inspect.signature(build)
+
     @functools.wraps(build)
-    def declare(module: Any, *args: Any, **options: Any) -> None:
-        if not getattr(_building, "here", False) or options.get("_weight") is not None:
-            build(module, *args, **options)
+    def declare(*args: Any, **options: Any) -> None:
+        call = signature.bind(*args, **options)
+        given = call.arguments
+        if not getattr(_building, "here", False) or given.get("_weight") is not None:
+            build(*args, **options)
             return
-        device = torch.device(options.pop("device", None) or torch.get_default_device())
-        with torch.device("meta"):
-            build(module, *args, **options)
-        # torch.nn draws rows from a normal distribution, and sets the padding row to zeros
-        _declare(
-            module.weight,
-            InitialValues(Init(kind="normal", b=1.0)),
-            torch.device("cpu") if device.type == "meta" else device,
-        )
-        if module.padding_idx is not None:
-            module.weight.data[module.padding_idx] = 0.0
+        device = given.get("device")
+        device = torch.get_default_device() if device is None else torch.device(device)
+        size, dtype = (given["num_embeddings"], given["embedding_dim"]), given.get("dtype")
+        given["_weight"] = torch.empty(size, dtype=dtype, device="meta")
+        build(*call.args, **call.kwargs)
+        module = args[0]
+        _declare(module.weight, InitialValues(), torch.device("cpu") if device.type == "meta" else device)
+        module.reset_parameters()  # torch.nn does not, because it was given a weight
 
     return declare
 
@@ -84,7 +86,7 @@ def _declare(weight: Any, values: "InitialValues", device: torch.device) -> None
 class InitialValues:
     """Initial values of the rows of a table that no process holds."""
 
-    init: Init
+    init: Init = field(default_factory=Init)
     """Distribution from which servers draw rows."""
     loaded: torch.Tensor | None = None
     """Whole weight that the script has given, in the script's own memory; it replaces `init`."""
@@ -349,6 +351,12 @@ def _moved(tensor: _Declared, *args: Any, **kwargs: Any) -> Any:
     return _view(tensor, dtype=dtype, device=device)
 
 
+def _like(tensor: _Declared, *_: Any, dtype: torch.dtype | None = None, **__: Any) -> torch.Tensor:
+    """Return a tensor without memory, for the state of an optimizer. `torch.full_like` would also import torch's Python
+    functions for the meta device, which take 35 MB."""
+    return torch.empty(tuple(tensor.shape), dtype=dtype or tensor.dtype, device="meta")
+
+
 def _attribute(name: str) -> Function:
     getter: Function = getattr(torch.Tensor, name).__get__
     return getter
@@ -360,6 +368,7 @@ _DATA: Any = torch.Tensor.data
 _PLAIN = frozenset([_GRAD.__get__, _GRAD.__set__, _GRAD.__delete__, torch._has_compatible_shallow_copy_type])
 _HANDLERS: dict[Function, Function] = {
     **dict.fromkeys(DETACHING, _view),
+    **dict.fromkeys((torch.full_like, torch.zeros_like, torch.ones_like, torch.empty_like), _like),
     torch.Tensor.normal_: _normal,
     nn.init.normal_: _normal,
     torch.Tensor.uniform_: _uniform,

@@ -47,6 +47,44 @@ def test_device_of_the_module_does_not_matter_while_serving(make_served, device)
     assert model[0].weight.device.type == "cpu" and torch.isfinite(rows_of(make_served(model))).all()
 
 
+class Small(nn.Embedding):
+    def reset_parameters(self):
+        nn.init.constant_(self.weight, 0.5)
+
+
+def test_subclass_with_its_own_initialization_is_served(make_served):
+    served = make_served(build(Small))
+    assert isinstance(served.model[0], Small) and (rows_of(served) == 0.5).all()
+
+
+def test_serving_ends_with_its_block_also_after_an_error():
+    with pytest.raises(ZeroDivisionError), st.serving(), st.serving():
+        raise ZeroDivisionError
+    assert type(nn.Embedding(2, 2).weight) is type(nn.EmbeddingBag(2, 2).weight) is nn.Parameter
+
+
+def test_model_moves_to_a_gpu_before_it_is_prepared():
+    model = build()[:1].to("cuda:1")
+    assert str(model[0].weight.device) == "cuda:1" and model[0].weight.is_cuda and not model[0].weight.is_cpu
+    assert str(model.to("cpu")[0].weight.device) == "cpu"
+
+
+@pytest.mark.filterwarnings("ignore:for 0.weight")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: nn.init.xavier_uniform_(model[0].weight),
+        lambda model: model.load_state_dict({"0.weight": torch.ones(5, DIM)}),
+    ],
+    ids=["init", "load"],
+)
+def test_values_that_torch_ignores_on_the_meta_device_are_refused(make_served, change):
+    model = nn.Sequential(nn.Embedding(5, DIM, padding_idx=0, device="meta"))
+    change(model)
+    with pytest.raises(errors.BadInput, match=r"'0' is on the meta device, where torch ignores.*st.serving"):
+        make_served(model)
+
+
 INITS = {
     "normal": lambda weight: nn.init.normal_(weight, 1.0, 0.01),
     "uniform": lambda weight: nn.init.uniform_(weight, -1.0, 3.0),

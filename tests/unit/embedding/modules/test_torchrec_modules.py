@@ -1,5 +1,6 @@
 """Served TorchRec collections: the same values, state dicts and training as TorchRec's own."""
 
+import contextlib
 import pathlib
 import tomllib
 
@@ -8,6 +9,7 @@ import torch
 from packaging.requirements import Requirement
 from torch import nn
 
+import springtide as st
 from springtide import errors
 
 # what TorchRec and FBGEMM warn about on import is theirs
@@ -84,14 +86,14 @@ def test_torchrec_row_collection_gives_the_same_jagged_tensors_and_training(make
     pair.assert_same()
 
 
-def on_meta(kind):
+def on_meta(kind, device):
     from torchrec.modules import embedding_configs, embedding_modules
 
     collection = embedding_modules.EmbeddingBagCollection if kind == "bags" else embedding_modules.EmbeddingCollection
     config = embedding_configs.EmbeddingBagConfig if kind == "bags" else embedding_configs.EmbeddingConfig
     more = {"t1": {}, "t2": {"weight_init_min": 2.0, "weight_init_max": 3.0}, "t3": {"init_fn": nn.init.ones_}}
     return collection(
-        device=torch.device("meta"),
+        device=device,
         tables=[
             config(name=name, embedding_dim=4, num_embeddings=100, feature_names=[f"f{name[1]}"], **given)
             for name, given in more.items()
@@ -100,8 +102,11 @@ def on_meta(kind):
 
 
 @pytest.mark.parametrize("kind", ["bags", "rows"])
-def test_meta_device_collection_is_initialized_like_torchrec(make_served, kind):
-    model = nn.ModuleDict({"it": on_meta(kind), "top": nn.Linear(4, 1)})
+@pytest.mark.parametrize("how", ["meta device", "serving"])
+def test_collection_that_no_process_holds_is_initialized_like_torchrec(make_served, kind, how):
+    with st.serving() if how == "serving" else contextlib.nullcontext():
+        it = on_meta(kind, None if how == "serving" else torch.device("meta"))
+    model = nn.ModuleDict({"it": it, "top": nn.Linear(4, 1)})
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
     before = [id(one) for one in model.parameters()]
     served = make_served(model, lambda _: optimizer)
