@@ -70,6 +70,9 @@ class Wired:
 
     @property
     def cache_use(self) -> CacheUse | None:
+        rows = self.client.on_device
+        if self.group is not None and rows is not None and rows.by_name:
+            return rows.use()
         cache = self.sharing or self.copies
         return None if cache is None else cache.use()
 
@@ -134,7 +137,7 @@ def wire(
         to_master.shared.once("springtide: first weights of tables", assign)
     else:
         reducer = reducer_of(named, served, ordered=bool(shared.unit)) if mode == "bsp" else None
-        client.on_device = DeviceTables(served) if reducer is None else None
+        client.on_device = DeviceTables(served) if reducer is None else rows_of_group(served, shared, lookups, reducer)
         placed = LocalDense(named, reducer, own, client.on_device)
         if reducer is None:
             lookups.place()
@@ -210,6 +213,17 @@ def reducer_of(named: Sequence[tuple[str, nn.Parameter]], served: Sequence[Serve
     # reserve these even without a cache, so that the sums of gradients are equal with and without a cache
     words = allreduce.words_needed([table.spec.id for table in served])
     return (OrderedReducer if ordered else Reducer)([param for _, param in named], None, words=words)
+
+
+def rows_of_group(
+    served: Sequence[ServedTable], shared: SharingOptions, lookups: Lookups, reducer: Reducer
+) -> DeviceTables | None:
+    """Return the tables that a bsp group of one worker may keep in GPU memory; None if the user's options forbid it."""
+    rules = shared.rules
+    if shared.unit or rules.off or (rules.share or 1) < 1:
+        return None
+    alone = lambda: reducer.group is None and not lookups.fixed  # noqa: E731
+    return DeviceTables(served, of_servers=True, permitted=alone, most_bytes=rules.size)
 
 
 def cache_of(shared: SharingOptions, mode: Mode, kept: StaleRowCache | None) -> Behind | None:

@@ -18,7 +18,7 @@ from springtide.embedding.lookup.calls import DeviceCall
 from springtide.embedding.lookup.device_tables import MOST_LAYOUTS, DeviceTables
 from springtide.embedding.lookup.row_batch import as_rows, differentiable_once
 from springtide.embedding.lookup.row_gradients import DeviceGradients, Segment, reduced, segments_of
-from springtide.embedding.lookup.tables import ServedTable, TablePlace
+from springtide.embedding.lookup.tables import ServedTable, place_of
 
 Outputs = tuple[torch.Tensor, ...]
 Kind = tuple[Arena, bool, bool]
@@ -134,11 +134,6 @@ class PreparedOutputs:
     @property
     def unused(self) -> bool:
         return any(out is not None for out in self._outs)
-
-
-def place_of(table: ServedTable) -> TablePlace:
-    assert table.place is not None
-    return table.place
 
 
 def _one_storage(calls: Sequence[DeviceCall]) -> bool:

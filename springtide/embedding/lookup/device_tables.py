@@ -1,34 +1,64 @@
-"""Tables whose rows are in GPU memory, in a job without servers: placement, reads, writes and updates.
+"""Tables whose rows are in GPU memory, because one process trains all of them: placement, reads, writes and updates.
 
-In: served tables of a model on a GPU. Out: each table's `place` in an arena. Tables that cannot be placed in GPU memory
-stay in the native tables of this process; a log line gives the reason. Next: embedding/lookup/device_lookup.py.
+In: served tables of a model on a GPU. Out: each table's `place` in an arena. In a job with servers, also the changed
+rows, which worker/step/bsp_step.py writes back. Tables that cannot be placed in GPU memory stay in the tables of this
+process or of the servers; a log line gives the reason. Next: embedding/lookup/device_lookup.py.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from springtide import errors
+from springtide.domain.core.resources import show_memory
+from springtide.domain.model.cache_rules import CacheUse
+from springtide.domain.model.tables import TableSpec
 from springtide.embedding.device.arena import MOST_ROWS, Arena
 from springtide.embedding.lookup.row_gradients import DeviceGradients
-from springtide.embedding.lookup.tables import ServedTable, TablePlace
+from springtide.embedding.lookup.tables import ServedTable, TablePlace, place_of
 
 log = logging.getLogger(__name__)
 MOST_LAYOUTS = 64
 PUSHES_A_POLL = 4
-ReadRows = Callable[[str, npt.NDArray[Any]], npt.NDArray[Any]]
+SHARE_OF_FREE = 0.8
+"""Share of the GPU's free memory that rows may take. The dense part and the batch need the rest."""
+WRITE_BYTES = 1 << 27
+"""Bytes of changed rows that are written back at a time."""
+ReadImages = Callable[[str, npt.NDArray[Any], int], npt.NDArray[Any]]
+"""Function that returns the images of rows outside of device memory, given the table, ids, and floats of an image."""
+
+
+class ChangedRows(NamedTuple):
+    """Some changed rows of one table."""
+
+    table: TableSpec
+    ids: npt.NDArray[np.int64]
+    images: npt.NDArray[np.float32]
 
 
 class DeviceTables:
     """All tables of one model that are in device memory."""
 
-    def __init__(self, tables: Sequence[ServedTable]) -> None:
+    def __init__(
+        self,
+        tables: Sequence[ServedTable],
+        *,
+        of_servers: bool = False,
+        permitted: Callable[[], bool] = lambda: True,
+        most_bytes: int | None = None,
+    ) -> None:
+        """Create an empty collection. `of_servers`: note changed rows, because servers must get them back. `permitted`
+        says whether this process trains all rows. Rows take at most `most_bytes`; None means a share of the free
+        memory.
+        """
         self.tables = list(tables)
         self.by_name: dict[str, ServedTable] = {}
+        self._looked_up = self._changed_bytes = self._write_backs = 0
+        self._of_servers, self._permitted, self._most_bytes = of_servers, permitted, most_bytes
         self.layouts: dict[Any, Any] = {}
         """Layouts of lookups. device_lookup.py fills it."""
         self._waiting = list(tables)
@@ -50,50 +80,72 @@ class DeviceTables:
 
     # -- placement
 
-    def place(self, read: ReadRows, *, trained: bool) -> None:
-        """If the model is on a GPU, move the rows of its tables to that GPU. `read` reads rows of the native tables,
-        and `trained` says whether these are already trained.
-        """
-        if not self._waiting or all(table.gpu is None for table in self._waiting):
-            return
+    def place(self, read: ReadImages) -> bool:
+        """If the model is on a GPU, move the rows of its tables to that GPU. Return True if rows have moved."""
+        if not self._waiting or all(table.gpu is None for table in self._waiting) or not self._permitted():
+            return False
         ready = [table for table in self._waiting if table.gpu is not None]
         self._waiting = [table for table in self._waiting if table.gpu is None]
         groups: dict[Any, list[ServedTable]] = {}
         for table in ready:
-            reason = table.on_cpu or _reason(table, trained=trained)
+            reason = table.on_cpu or _reason(table)
             if reason:
                 log.warning("the rows of table %r stay in CPU memory, because %s", table.name, reason)
             else:
                 spec = table.spec
                 groups.setdefault((spec.dim, spec.dtype, spec.optim, table.gpu), []).append(table)
+        before = len(self.by_name)
         for key, members in groups.items():
             try:
                 self._fill(key, members, read)
             except torch.cuda.OutOfMemoryError:
                 names, total = ", ".join(repr(table.name) for table in members), sum(t.request.rows for t in members)
                 log.warning("the rows of %s stay in CPU memory: the GPU lacks memory for %d rows", names, total)
+        return len(self.by_name) > before
 
-    def _fill(self, key: Any, members: Sequence[ServedTable], read: ReadRows) -> None:
+    def release(self) -> None:
+        """Take all rows out of device memory, because other processes are going to train them too. The changed rows
+        must be on the servers."""
+        assert not self.changed
+        for table in self.by_name.values():
+            table.place = None
+        self._waiting = list(self.tables)
+        self.by_name.clear()
+        self.layouts.clear()
+        self._arenas.clear()
+
+    def _fill(self, key: Any, members: Sequence[ServedTable], read: ReadImages) -> None:
         dim, dtype, optim, device = key
-        arena = self._arenas.get(key) or Arena(dim, getattr(torch, dtype), optim, device)
+        arena = self._arenas.get(key) or Arena(dim, getattr(torch, dtype), optim, device, tracks=self._of_servers)
         total = sum(table.request.rows for table in members)
         if arena.rows + total > MOST_ROWS:
             log.warning("%d tables stay in CPU memory: one kind has at most %d rows on a GPU", len(members), MOST_ROWS)
+            return
+        needed, free = 4 * total * arena.image_floats, self._free(device)
+        if needed > free:
+            names = ", ".join(repr(table.name) for table in members)
+            given = f"rows may take {show_memory(free)} of GPU memory, and these take {show_memory(needed)}"
+            log.warning("the rows of %s stay in CPU memory: %s", names, given)
             return
         place = arena.grow(total)
         self._arenas[key] = arena
         for table in members:
             count = table.request.rows
-            chunk = max(1, (1 << 24) // dim)
+            chunk = max(1, (1 << 24) // arena.image_floats)
             # the job assigns all rows after this call
             covered = table.initial is not None and table.initial_keys is None
             for first in range(0, 0 if covered else count, chunk):
                 ids = np.arange(first, min(first + chunk, count))
-                rows = torch.from_numpy(read(table.name, ids))
-                arena.weights[place + first : place + first + len(ids)] = rows.to(device, arena.weights.dtype)
+                arena.load(place + first, torch.from_numpy(read(table.name, ids, arena.image_floats)))
             table.place = TablePlace(arena, place)
             self.by_name[table.name] = table
             place += count
+
+    def _free(self, device: torch.device) -> int:
+        """Return how many more bytes rows may take on this device."""
+        if self._most_bytes is not None:
+            return self._most_bytes - self.nbytes
+        return int(SHARE_OF_FREE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else MOST_ROWS
 
     # -- rows by name
 
@@ -106,11 +158,11 @@ class DeviceTables:
     def assign(self, name: str, ids: npt.NDArray[np.int64], rows: npt.NDArray[Any]) -> None:
         table, places = self._places(name, ids)
         table.arena.assign(places, torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32)))
+        self._note_changed(len(ids), table.arena)
 
     def _places(self, name: str, ids: npt.NDArray[np.int64]) -> tuple[TablePlace, torch.Tensor]:
         table = self.by_name[name]
-        rows, place = table.request.rows, table.place
-        assert place is not None
+        rows, place = table.request.rows, place_of(table)
         if len(ids) and (ids.min() < 0 or ids.max() >= rows):
             raise errors.BadInput(f"table {name!r}: ids from {ids.min()} to {ids.max()}; expected 0 to {rows - 1}")
         return place, torch.from_numpy(ids) + place.first
@@ -125,6 +177,9 @@ class DeviceTables:
             part.note_bad(self.flags(part.arena.device).bad)
         for part in parts:
             part.train(by_table, self.flags(part.arena.device).bad)
+            part.arena.note_trained(part.keys)
+            self._note_changed(len(part.keys), part.arena)
+            self._looked_up += len(part.keys)
         self._pushes += 1
         if self._pushes % PUSHES_A_POLL == 0:
             self.poll()
@@ -147,6 +202,60 @@ class DeviceTables:
                     "a gradient of a recent step on the GPU has NaN or infinity. Rows of tables have not changed "
                     "since, but dense parameters have. Lower the learning rate, clip gradients, or look at the batch"
                 )
+
+    # -- rows that servers do not have
+
+    @property
+    def changed(self) -> bool:
+        """Return True if rows on servers lack changes that were made in device memory."""
+        return self._changed_bytes > 0
+
+    def changed_rows(self) -> Iterator[list[ChangedRows]]:
+        """Return the changed rows in portions. A portion counts as written when the next one is requested."""
+        portion: list[ChangedRows] = []
+        for rows in self._changed_by_table():
+            portion.append(rows)
+            if sum(rows.images.nbytes for rows in portion) >= WRITE_BYTES:
+                yield portion
+                self._note_written(portion)
+                portion = []
+        if portion:
+            yield portion
+            self._note_written(portion)
+        self._changed_bytes = 0
+        self._write_backs += 1
+
+    def _changed_by_table(self) -> Iterator[ChangedRows]:
+        for table in self.by_name.values():
+            place = place_of(table)
+            arena, first = place.arena, place.first
+            assert arena.changed is not None
+            ids = arena.changed[first : first + table.request.rows].nonzero().squeeze(1)
+            for part in ids.split(max(1, WRITE_BYTES // (4 * arena.image_floats))):
+                if len(part):
+                    yield ChangedRows(table.spec, part.cpu().numpy(), arena.images(part + first).numpy())
+
+    def _note_changed(self, count: int, arena: Arena) -> None:
+        if self._of_servers:
+            self._changed_bytes += 4 * count * arena.image_floats
+
+    def _note_written(self, portion: Sequence[ChangedRows]) -> None:
+        for rows in portion:
+            place = place_of(self.by_name[rows.table.name])
+            assert place.arena.changed is not None
+            place.arena.changed[torch.from_numpy(rows.ids).to(place.arena.device) + place.first] = False
+
+    def use(self) -> CacheUse:
+        """Return what users see: a cache that holds every row."""
+        return CacheUse(
+            on=True,
+            why=f"all rows of {len(self.by_name)} tables are in the GPU memory of this worker, which trains alone",
+            rows=sum(table.request.rows for table in self.by_name.values()),
+            size=self.nbytes,
+            dirty=min(self._changed_bytes, self.nbytes),
+            hits=self._looked_up,
+            flushes=self._write_backs,
+        )
 
     @property
     def _features(self) -> dict[int, str]:
@@ -193,12 +302,10 @@ class DeviceFlags:
         self._under_way = False
 
 
-def _reason(table: ServedTable, *, trained: bool) -> str:
+def _reason(table: ServedTable) -> str:
     spec = table.spec
     if not table.request.rows:
         return "the table has no row count"
     if spec.min_count > 1 or spec.ttl or spec.capacity_rows:
         return "rows in GPU memory have no min_count, ttl or capacity"
-    if trained:
-        return "the model moved to the GPU after its first step. Move the model before the first step"
     return ""

@@ -5,6 +5,7 @@ In: batches before the loop sees them (`prefetch`), and calls of served modules.
 gradients for the push (`pending_parts`). Next: embedding/lookup/row_batch.py pulls and pools, worker/step pushes.
 """
 
+import functools
 import itertools
 import logging
 from collections import defaultdict
@@ -134,8 +135,23 @@ class Lookups:
 
     def place(self) -> None:
         """Bring rows into device memory if the model is on a GPU."""
-        if self.client.on_device is not None and not self._pending:
-            self.client.on_device.place(self.client.read, trained=self.client.trained)
+        tables = self.client.on_device
+        read = functools.partial(self.client.images, after_step=self.after_step)
+        if tables is not None and not self._pending and tables.place(read):
+            self._replays.clear()
+
+    def release(self) -> None:
+        """Take rows out of device memory, because other workers are going to train them too."""
+        if self.on_device:
+            assert self.client.on_device is not None
+            self.client.on_device.release()
+            self._replays.clear()
+            self._prepared.clear()
+
+    @property
+    def on_device(self) -> bool:
+        """Return True if rows are in device memory."""
+        return self.client.on_device is not None and bool(self.client.on_device.by_name)
 
     def _request(self, handle: LookupHandle, batch: Any, after_step: int) -> list[FoundCall]:
         """Add the calls that `batch` is expected to make to the handle, and return these calls."""

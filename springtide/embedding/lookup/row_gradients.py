@@ -110,6 +110,9 @@ class DeviceGradients:
         rows = BagGradients(torch.cat(grads), total, 0, self.arena.dim)
         return reduced(self.arena, segments_of(counts), torch.cat(keys), batch, rows, None)
 
+    def scale(self, share: float) -> None:
+        self.grads.mul_(share)
+
     def drop(self) -> None:
         """Clear `weight.grad` after a push."""
         for segment in self.segments:

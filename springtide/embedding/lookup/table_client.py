@@ -7,7 +7,7 @@ pushes.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +31,8 @@ READ_CHUNK_ROWS = 1 << 18
 READ_CHUNK_BYTES = 1 << 26
 """Limits on the rows and bytes of one read or assign request. They bound the size of frames and the memory of a
 request."""
+IMAGE = 0x8000
+"""Flag of a table id (kImage in cpp/base/types.h): the request is for images, which are rows with optimizer state."""
 WHOLE_TABLE_BYTES = 1 << 29
 """Default size limit, in bytes, of a table that a script may read whole through its `weight`."""
 
@@ -82,8 +84,6 @@ class TableClient:
         self.loads = loads
         self.on_device: DeviceTables | None = None
         """Tables whose rows are in GPU memory, in a job without servers."""
-        self.trained = False
-        """Whether a push has had gradients of rows."""
         self._specs: dict[str, tables.TableSpec] = {}
         self.age = 0
         """Highest age clock of the servers when tables were declared. An async worker counts on from there, so that
@@ -201,11 +201,28 @@ class TableClient:
         the push (PartlyApplied).
         """
         native = [part for part in parts if isinstance(part, _native.StepRows | _native.DenseRows)]
-        rows = [part for part in parts if not isinstance(part, _native.StepRows | _native.DenseRows)]
-        self.trained |= bool(native)
+        self.train([part for part in parts if not isinstance(part, _native.StepRows | _native.DenseRows)], hyper)
+        return self.backend.push(native, step, bsp, unique, clock, list(batches), list(hyper))
+
+    def train(self, rows: "Sequence[DeviceGradients]", hyper: Sequence[tuple[int, float, float, int]]) -> None:
+        """Make one optimizer step for rows in device memory."""
         if rows and self.on_device is not None:
             self.on_device.push(rows, hyper)
-        return self.backend.push(native, step, bsp, unique, clock, list(batches), list(hyper))
+
+    @property
+    def ahead_of_servers(self) -> bool:
+        """Return True if rows in device memory have changes that the servers lack."""
+        return self.on_device is not None and self.on_device.changed
+
+    def changed_parts(self) -> Iterator[list[Part]]:
+        """Return what writes the changed rows in device memory back to the servers, one push after another."""
+        for portion in () if self.on_device is None else self.on_device.changed_rows():
+            parts: list[Part] = []
+            for table, ids, images in portion:
+                part = self.dense(table.id | IMAGE, ids, images.shape[1])
+                part.grads()[:] = images.reshape(-1)
+                parts.append(part)
+            yield parts
 
     def reroute(self, placement: Placement, addresses: Sequence[str] = ()) -> None:
         """Use a new placement. Usually, requests already go to the right server, because a server that refuses a slot
@@ -236,6 +253,13 @@ class TableClient:
             self.pull([part])
             out[first : first + len(chunk)] = part.rows().reshape(-1, spec.dim)
         return out
+
+    def images(self, name: str, keys: Keys, floats: int, *, after_step: int = 0) -> Floats:
+        """Return the images of rows: weights, and then the optimizer state, together `floats` numbers."""
+        part = self.dense(self.table(name).id | IMAGE, keys, floats)
+        self.pull([part], after_step=after_step)
+        rows: Floats = part.rows().reshape(-1, floats)
+        return rows
 
     def assign(self, name: str, keys: npt.NDArray[Any], rows: npt.NDArray[Any], *, keep: bool = False) -> None:
         """Set the weights of these rows and reset their optimizer state. With `keep`, change only rows that do not

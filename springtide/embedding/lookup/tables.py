@@ -96,6 +96,11 @@ class ServedTable:
         self.gpu = device if device.type == "cuda" else None
 
 
+def place_of(table: ServedTable) -> TablePlace:
+    assert table.place is not None
+    return table.place
+
+
 def named_spec(request: TableRequest, *, name: str, table_id: int) -> tables.TableSpec:
     return tables.TableSpec(
         id=table_id,

@@ -119,6 +119,9 @@ class Reducer:
             self._make_buckets()
 
     def load(self, *, share: float, skip: bool) -> None:
+        self._skip = skip
+        if self.group is None:  # the only rank trains with its own gradients
+            return
         self.follow_moves()
         grads = [param.grad for param in self.params]
         for members, bucket in zip(self._members, self._buckets, strict=True):

@@ -171,7 +171,9 @@ class CacheCoordinator:
             flush=empty or self._following is None or crowded or self._save_due(),
             empty=empty,
             last=self._following is None and not empty,
-            ready=(lookups.settled or self._split) and not (self._deciding is not None and self._read_midway),
+            ready=(lookups.settled or self._split)
+            and not lookups.on_device
+            and not (self._deciding is not None and self._read_midway),
             go=wish is True,
             stop=wish is False,
             paper=leads is not None and leads.trying,

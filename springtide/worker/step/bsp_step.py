@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from springtide import _native, errors
+from springtide.embedding.lookup.row_gradients import DeviceGradients
 from springtide.worker.bsp.batch_order import UnitGradients
 from springtide.worker.bsp.group import BspGroup, DataPosition
 from springtide.worker.cache.coordinator import CacheCoordinator
@@ -70,8 +71,10 @@ class BspStep(TrainingStep):
             self._units.check_kept()
             return
         if self._coordinator is not None and not self.idle and self._coordinator.bound:
-            self.flush()
+            self._flush_caches()
             self._coordinator.accumulated()
+        if self.idle and self._group.save_due:
+            self._write_back()
         if self.idle and not self.bound:
             self._group.keep(self, self._applying)
 
@@ -84,19 +87,37 @@ class BspStep(TrainingStep):
         self._step_aside(batches)
 
     def flush_now(self) -> None:
-        if self._coordinator is not None and not self.idle:
+        if (self._coordinator is not None or self._client.ahead_of_servers) and not self.idle:
             raise errors.BadInput(
                 "job.flush() in the middle of a step, which trains rows. Call it right after optimizer.step()"
             )
         self.flush()
 
     def flush(self) -> None:
+        """Write all rows that only workers have to the servers."""
+        self._flush_caches()
+        self._write_back()
+
+    def _flush_caches(self) -> None:
         """Write all cached rows to the servers, in a separate step that every rank must take."""
         if self._coordinator is not None and not self._coordinator.clean:
             self._step_aside(PushBatches())
 
+    def _write_back(self) -> None:
+        """Write changed rows in GPU memory to the servers, in separate steps. The group has only this rank."""
+        if not self._client.ahead_of_servers:
+            return
+        self._context.dense.settle()  # raises an error for a bad gradient, before its rows are in a checkpoint
+        for parts in self._client.changed_parts():
+            before = self.count
+            self._step_aside(PushBatches(), parts)
+            if self.count == before:  # the job stops
+                return
+
     def regroup(self, generation: int) -> None:
         if self._group.place.generation == generation:
+            self._write_back()
+            self._context.lookups.release()
             self._group.form(self)
             if self._coordinator is not None:
                 self._coordinator.restart(self._group.place)
@@ -117,7 +138,8 @@ class BspStep(TrainingStep):
         A batch without a lease is of an IterableDataset, in which a next life cannot find the group's position.
         """
         unleased = bool(self._batches.ranges) and not self._batches.claims
-        return unleased or (self._coordinator is not None and self._coordinator.bound)
+        cached = self._coordinator is not None and self._coordinator.bound
+        return unleased or cached or self._client.ahead_of_servers
 
     def catch_up(self, step: int) -> None:
         """If the current step is complete on all servers, count it and apply its dense part."""
@@ -165,17 +187,23 @@ class BspStep(TrainingStep):
         parts: list[Any] = self._gradients.parts(stepped)
         if share != 1.0:
             for part in parts:
-                torch.from_numpy(part.grads()).mul_(share)
+                part.scale(share) if isinstance(part, DeviceGradients) else torch.from_numpy(part.grads()).mul_(share)
         return parts
 
-    def _step_aside(self, batches: PushBatches) -> None:
+    def _step_aside(self, batches: PushBatches, images: Sequence[Any] = ()) -> None:
         in_hand, number = self._batches, self.count + 1
-        self._step_together([], batches, True, empty=True)
+        self._step_together([], batches, True, empty=True, images=images)
         if self.count == number:  # if the job stops, the step does not count, and the current batch remains untrained
             self._batches = in_hand
 
     def _step_together(
-        self, stepped: list[JobOptimizer], batches: PushBatches, wants_skip: bool, *, empty: bool = False
+        self,
+        stepped: list[JobOptimizer],
+        batches: PushBatches,
+        wants_skip: bool,
+        *,
+        empty: bool = False,
+        images: Sequence[Any] = (),
     ) -> None:
         """All-reduce, push, and apply the step when all servers have it. If a member is lost, repeat the step."""
         number, again = self.count + 1, False
@@ -196,11 +224,12 @@ class BspStep(TrainingStep):
                     self._counted = {id(optimizer.own) for optimizer in stepped}
                 if units is not None and not skip:
                     rows = units.parts()  # compute the sums again for each group, because they depend on the group
-                pushed = [] if skip else rows or []
+                pushed, on_device = ([], []) if skip else by_memory(rows or [])
                 if coordinator is not None:
                     coordinator.share_gradients(number, pushed)
-                self._finish = functools.partial(self._count_step, number, stepped, batches, skip)
-                parts = [] if skip else [*pushed, *context.dense.parts(stepped)]
+                train = functools.partial(self._client.train, on_device, hyper)
+                self._finish = functools.partial(self._count_step, number, stepped, batches, skip, train)
+                parts = images if skip else [*pushed, *context.dense.parts(stepped)]
                 self._push(parts, batches, [] if skip else hyper, bsp=True).wait()
                 self._group.await_complete(number)
                 self.catch_up(number)
@@ -226,7 +255,14 @@ class BspStep(TrainingStep):
             self._coordinator.set_words(empty=empty)
         return True
 
-    def _count_step(self, number: int, stepped: list[JobOptimizer], batches: PushBatches, skip: bool) -> None:
+    def _count_step(
+        self,
+        number: int,
+        stepped: list[JobOptimizer],
+        batches: PushBatches,
+        skip: bool,
+        train: Callable[[], None],
+    ) -> None:
         self.count = self._context.lookups.after_step = number
         self._batches, self._counted = PushBatches(), set()
         if self._units is not None:
@@ -236,6 +272,7 @@ class BspStep(TrainingStep):
         self._context.link.leases.tracker.acknowledge(batches.claims)
         self._context.listener.on_trained(batches.claims)
         if not skip:
+            train()
             self._context.dense.update(stepped, self._gradients.weights)
 
     def _drop_unstepped(self) -> None:
@@ -246,6 +283,12 @@ class BspStep(TrainingStep):
         self._units.drop()
 
     def _end_pass(self, *, early: bool) -> None:
+        self.flush()
         if self._coordinator is not None:
-            self.flush()
             self._coordinator.end_pass(self._group.place, early=early)
+
+
+def by_memory(parts: Sequence[_native.StepRows | DeviceGradients]) -> tuple[list[Any], list[DeviceGradients]]:
+    """Divide gradients of rows into those of rows on servers and those of rows in device memory."""
+    on_device = [part for part in parts if isinstance(part, DeviceGradients)]
+    return [part for part in parts if not isinstance(part, DeviceGradients)], on_device

@@ -322,14 +322,19 @@ class LocalDense:
             self._reducer.follow(self._own)
         if skip:
             return skip
-        if self._on_device is None:
+        if not self._checks_later:
             check_finite(self._named)
             return skip
         self._steps += 1
         if self._steps % STEPS_A_CHECK == 0:
-            mark_finite(self._named, self._on_device)
+            mark_finite(self._named, self._on_device)  # type: ignore[arg-type]
         check_finite([(name, param) for name, param in self._named if not param.is_cuda])
         return skip
+
+    @property
+    def _checks_later(self) -> bool:
+        """Return True if the GPU itself checks gradients. With rows on servers, a bad gradient must stop the push."""
+        return self._on_device is not None and (self._reducer is None or bool(self._on_device.by_name))
 
     def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
         return []
@@ -350,7 +355,7 @@ class LocalDense:
 
     def settle(self) -> None:
         """Wait for the GPU at the end of a pass, so that no bad id or gradient is missed."""
-        if self._on_device is not None:
+        if self._on_device is not None and self._checks_later:
             mark_finite(self._named, self._on_device)
             self._on_device.poll(wait=True)
 

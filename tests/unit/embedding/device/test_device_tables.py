@@ -14,7 +14,6 @@ from torch import nn
 import springtide as st
 from springtide import errors
 from springtide.embedding.lookup import lookup
-from springtide.embedding.lookup.tables import ServedTable
 from tests.unit.worker import clicks
 
 OPTIMIZERS = {
@@ -26,20 +25,6 @@ OPTIMIZERS = {
     "adamw": lambda params: torch.optim.AdamW(params, lr=0.01, weight_decay=0.1),
     "rmsprop": lambda params: torch.optim.RMSprop(params, lr=0.01),
 }
-
-
-@pytest.fixture
-def rows_in_device(monkeypatch):
-    """Switch that says whether rows are in "device" memory, which is the CPU's."""
-    follow = ServedTable.follow_device
-
-    def switch(on: bool) -> None:
-        where = lambda table, device: setattr(table, "gpu", torch.device("cpu"))  # noqa: E731
-        monkeypatch.setattr(ServedTable, "follow_device", where if on else follow)
-        monkeypatch.setattr(lookup, "_on_gpu", lambda ids: on)
-
-    switch(True)
-    return switch
 
 
 def prepare_model(model, make, data, **options):
@@ -288,25 +273,25 @@ def test_non_finite_gradient_changes_no_row(rows_in_device):
     assert all(torch.equal(model.state_dict()[name], value) for name, value in tables.items())
 
 
-def test_model_moved_after_training_keeps_its_rows_in_cpu_memory(rows_in_device, caplog):
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_model_moved_after_some_steps_takes_its_rows_and_their_state_along(rows_in_device, name):
     rows_in_device(False)
+    native = train(OPTIMIZERS[name], epochs=2)
     model, data = clicks.make()
-    model, optimizer, batches = prepare_model(model, OPTIMIZERS["sgd"], data)
-    for x, y in itertools.islice(batches, 3):
+    model, optimizer, batches = prepare_model(model, OPTIMIZERS[name], data, epochs=2)
+    losses = []
+    for step, (x, y) in enumerate(batches):
+        if step == 4:
+            rows_in_device(True)
+            for table in tables_of(model):
+                table.follow_device(torch.device("cuda"))
         optimizer.zero_grad()
-        nn.functional.binary_cross_entropy_with_logits(model(x), y).backward()
+        loss = nn.functional.binary_cross_entropy_with_logits(model(x), y)
+        loss.backward()
         optimizer.step()
-    state = model.state_dict()
-    rows_in_device(True)
-    tables = tables_of(model)
-    client = model.rows.springtide_binding.client
-    client.on_device.place(client.read, trained=client.trained)
-    for table in tables:
-        table.follow_device(torch.device("cuda"))
-    client.on_device.place(client.read, trained=client.trained)
-    assert all(table.place is None for table in tables)
-    assert "moved to the GPU after its first step" in caplog.text
-    assert all(torch.equal(model.state_dict()[name], value) for name, value in state.items())
+        losses.append(loss.item())
+    assert all(table.place is not None for table in tables_of(model))
+    assert_equal((losses, model.state_dict()), native, rtol=0, atol=0)
 
 
 class OpenModel(nn.Module):

@@ -241,7 +241,7 @@ def test_variable_length_bags_are_scheduled_and_read_by_the_assigned_rank():
 
 
 def test_schedule_ends_on_all_ranks_when_one_sees_the_end_first_without_blaming_data(caplog):
-    lookups = SimpleNamespace(fixed=False, settled=True, computed=set)
+    lookups = SimpleNamespace(fixed=False, settled=True, computed=set, on_device=False)
     pair = []
     for rank in range(2):
         talk = SimpleNamespace(words=[], sums=[])
