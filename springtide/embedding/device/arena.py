@@ -24,8 +24,8 @@ class Arena:
         self.dim, self.optim, self.device = dim, optim, device
         self.weights = torch.empty(0, dim, dtype=dtype, device=device)
         self.vectors, self.number = update_rules.new_state(optim, 0, dim, device)
-        self.changed = torch.zeros(1, dtype=torch.bool, device=device) if tracks else None
-        """Whether each row has changed. The last entry stands for no row."""
+        self.changed = torch.zeros(0, dtype=torch.bool, device=device) if tracks else None
+        """Whether each row has changed since it was written back. Kernels set it."""
 
     @property
     def rows(self) -> int:
@@ -46,7 +46,7 @@ class Arena:
             number = number if number is None or self.number is None else torch.cat([self.number, number])
         self.weights, self.vectors, self.number = weights, vectors, number
         if self.changed is not None:
-            self.changed = torch.cat([self.changed[:first], torch.zeros(rows + 1, dtype=torch.bool, device=device)])
+            self.changed = torch.cat([self.changed, torch.zeros(rows, dtype=torch.bool, device=device)])
         return first
 
     def read(self, places: torch.Tensor) -> torch.Tensor:
@@ -63,7 +63,8 @@ class Arena:
             vector[places] = first
         if self.number is not None and number is not None:
             self.number[places] = number
-        self.note_changed(places)
+        if self.changed is not None:
+            self.changed[places] = True
 
     # -- images
 
@@ -82,14 +83,3 @@ class Arena:
         if self.number is not None:
             parts.append(self.number[places].view(torch.float32)[:, None])
         return torch.cat(parts, 1).cpu()
-
-    # -- changed rows
-
-    def note_trained(self, keys: torch.Tensor) -> None:
-        """Note that the rows of these keys may have changed. This does not wait for the device."""
-        if self.changed is not None:
-            self.changed.index_fill_(0, torch.where(keys & 1 == 0, keys >> 1, self.rows).long(), True)
-
-    def note_changed(self, places: torch.Tensor) -> None:
-        if self.changed is not None:
-            self.changed[places] = True

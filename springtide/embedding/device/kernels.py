@@ -102,6 +102,8 @@ class Kernels(Protocol):
         number: torch.Tensor | None,
         update: Update,
         bad: torch.Tensor,
+        changed: torch.Tensor | None = None,
     ) -> None:
-        """Make one optimizer step for the rows of these sorted keys. If `bad` is not 0, do nothing."""
+        """Make one optimizer step for the rows of these sorted keys, and set their entries of `changed`. If `bad` is
+        not 0, do nothing."""
         ...

@@ -82,6 +82,7 @@ def update(
     number: torch.Tensor | None,
     update: Update,
     bad: torch.Tensor,
+    changed: torch.Tensor | None = None,
 ) -> None:
     trained = keys & 1 == 0
     trained[1:] &= keys[1:] != keys[:-1]
@@ -94,6 +95,8 @@ def update(
         vector[places] = rows
     if number is not None and count is not None:
         number[places] = count
+    if changed is not None:
+        changed[places] = True
 
 
 def bags_of(batch: IdBatch) -> torch.Tensor:

@@ -129,6 +129,7 @@ def _update(
     bias,
     bias_last,
     bad,
+    changed,
     total,
     KIND: tl.constexpr,
     VECTORS: tl.constexpr,
@@ -137,6 +138,7 @@ def _update(
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
+    TRACKS: tl.constexpr,
 ):
     at = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.arange(0, COLUMNS)
@@ -167,6 +169,8 @@ def _update(
         else:
             w = _ftrl(w, g, first, second, spot, shown, numbers)
     tl.store(weights + spot, w.to(weights.dtype.element_ty), mask=shown)
+    if TRACKS:
+        tl.store(changed + place, tl.full([ROWS], 1, tl.int8), mask=head)
 
 
 @functools.lru_cache(maxsize=64)
@@ -183,6 +187,7 @@ def update(
     number: torch.Tensor | None,
     update: Update,
     bad: torch.Tensor,
+    changed: torch.Tensor | None = None,
 ) -> None:
     if not len(keys):
         return
@@ -207,6 +212,7 @@ def update(
         bias,
         len(bias) - 1,
         bad,
+        keys if changed is None else changed.view(torch.int8),
         len(keys),
         KIND=KINDS[spec.kind],
         VECTORS=len(vectors),
@@ -215,5 +221,6 @@ def update(
         COLUMNS=columns,
         ROWS=rows,
         LANES=LANES,
+        TRACKS=changed is not None,
         enable_fp_fusion=False,
     )

@@ -132,8 +132,8 @@ class DeviceTables:
         for table in members:
             count = table.request.rows
             chunk = max(1, (1 << 24) // arena.image_floats)
-            # the job assigns all rows after this call
-            covered = table.initial is not None and table.initial_keys is None
+            # without servers, the job assigns all rows after this call
+            covered = not self._of_servers and table.initial is not None and table.initial_keys is None
             for first in range(0, 0 if covered else count, chunk):
                 ids = np.arange(first, min(first + chunk, count))
                 arena.load(place + first, torch.from_numpy(read(table.name, ids, arena.image_floats)))
@@ -177,7 +177,6 @@ class DeviceTables:
             part.note_bad(self.flags(part.arena.device).bad)
         for part in parts:
             part.train(by_table, self.flags(part.arena.device).bad)
-            part.arena.note_trained(part.keys)
             self._note_changed(len(part.keys), part.arena)
             self._looked_up += len(part.keys)
         self._pushes += 1

@@ -136,9 +136,8 @@ class DeviceGradients:
                     break
                 end = segments[at].end
             update = update_rules.prepare(arena.optim, *numbers)
-            chosen.update(
-                self.keys[begin:end], self.grads[begin:end], arena.weights, arena.vectors, arena.number, update, bad
-            )
+            keys, grads = self.keys[begin:end], self.grads[begin:end]
+            chosen.update(keys, grads, arena.weights, arena.vectors, arena.number, update, bad, arena.changed)
 
 
 def reduced(

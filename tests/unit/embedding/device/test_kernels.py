@@ -14,7 +14,7 @@ from springtide.domain.model.tables import OptimSpec, TableSpec
 from springtide.embedding.device import torch_kernels, update_rules
 from springtide.embedding.device.arena import Arena
 from springtide.embedding.device.kernels import BagGradients, IdBatch
-from springtide.embedding.lookup.table_client import native_spec
+from springtide.embedding.lookup.table_client import IMAGE, native_spec
 
 CHOSEN = os.environ.get("SPRINGTIDE_TEST_KERNELS", "torch")
 DEVICE = torch.device("cuda" if CHOSEN == "cuda" else "cpu")
@@ -63,7 +63,7 @@ def test_kernel_updates_equal_the_store_bit_for_bit(name, dim, dtype):
     spec = TableSpec(id=0, name="rows", dim=dim, dtype=dtype, optim=OPTIMS[name])
     store = _native.Store(slots=64, seed=0)
     store.declare(native_spec(spec))
-    arena = Arena(dim, getattr(torch, dtype), OPTIMS[name], DEVICE)
+    arena = Arena(dim, getattr(torch, dtype), OPTIMS[name], DEVICE, tracks=True)
     arena.grow(ROWS)
     every = np.arange(ROWS)
     table = np.zeros(ROWS, dtype=np.uint16)
@@ -71,6 +71,8 @@ def test_kernel_updates_equal_the_store_bit_for_bit(name, dim, dtype):
     store.assign(table, every, rows.cpu().numpy().ravel())
     arena.assign(torch.arange(ROWS), rows)
     good = torch.zeros(1, device=DEVICE)
+    arena.changed.zero_()
+    trained = set()
     for step in range(1, 6):
         ids = torch.unique(ids_of(20, seed=step))
         grads = draw(len(ids), dim, seed=step)
@@ -80,10 +82,16 @@ def test_kernel_updates_equal_the_store_bit_for_bit(name, dim, dtype):
         keys = torch.stack([ids * 2, ids * 2], 1).reshape(-1).int()  # every key twice: the second has no gradient
         padded = torch.stack([grads, torch.zeros_like(grads)], 1).reshape(-1, dim)
         update = update_rules.prepare(OPTIMS[name], 0.1 / step, 0.01, fixed)
-        kernels.update(keys, padded, arena.weights, arena.vectors, arena.number, update, good)
-    out = np.empty(ROWS * dim, dtype=np.float32)
-    store.pull(table, every, out)
-    assert np.array_equal(out.reshape(ROWS, dim), arena.weights.float().cpu().numpy())
+        kernels.update(keys, padded, arena.weights, arena.vectors, arena.number, update, good, arena.changed)
+        trained |= set(ids.tolist())
+    assert set(arena.changed.nonzero().squeeze(1).tolist()) == trained
+    images = np.empty(store.row_floats(table | IMAGE), dtype=np.float32)
+    store.pull(table | IMAGE, every, images)
+    images = images.reshape(ROWS, arena.image_floats)
+    assert arena.images(torch.arange(ROWS, device=DEVICE)).numpy().tobytes() == images.tobytes()
+    other = Arena(dim, getattr(torch, dtype), OPTIMS[name], DEVICE)
+    other.load(other.grow(ROWS), torch.from_numpy(images))
+    assert other.images(torch.arange(ROWS, device=DEVICE)).numpy().tobytes() == images.tobytes()
 
 
 def test_bad_gradient_changes_no_row():
