@@ -51,11 +51,23 @@ def until_back(job, number):
 
 
 def count(
-    folder, spec, seed, *, batches, hurt, begun=lambda status: status.samples > 0, pause_s=0.01, text=COUNTING, **more
+    folder,
+    spec,
+    seed,
+    *,
+    batches,
+    hurt,
+    begun=lambda status: status.samples > 0,
+    pause_s=0.01,
+    text=COUNTING,
+    rows=0,
+    **more,
 ):
-    """Run the counting job, inject faults with `hurt` once it began, then let it finish fast."""
+    """Run the counting job, inject faults with `hurt` once it began, then let it finish fast. Ids are below `rows`,
+    unless that is 0."""
     assert COUNTING != counting.SCRIPT
     ids = counting.draw(np.random.default_rng(seed), batches * BATCH)
+    ids = ids % rows if rows else ids
     script = counting.write(folder, ids, text)
     with LocalCluster(script, [folder, 1, BATCH, pause_s], spec=spec(seed=seed, **more), folder=folder / "runs") as job:
         job.until(begun)

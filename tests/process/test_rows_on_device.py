@@ -24,10 +24,15 @@ ServedTable.follow_device = lambda table, device: setattr(table, "gpu", torch.de
 lookup._on_gpu = lambda ids: True
 job = st.join()
 """
-ON_CPU = COUNTING.replace("\njob = st.join()\n", PRETEND)
-ON_GPU = COUNTING.replace("model = Counter()", "model = Counter().cuda()").replace(
-    "state = model.state_dict()", "state = {name: value.cpu() for name, value in model.state_dict().items()}"
-)
+ROWS = 1000
+SEEN = """state = dict(model.state_dict())
+    seen = state["open.rows"][:, 0] > 0
+    state |= {"open.keys": seen.nonzero().squeeze(1), "open.rows": state["open.rows"][seen]}"""
+MIXED = COUNTING.replace("\njob = st.join()\n", PRETEND)
+"""One table is on the device. The other has no row count, so it stays on the servers."""
+ON_CPU = MIXED.replace('init="zeros")', f'init="zeros", rows={ROWS})').replace("state = model.state_dict()", SEEN)
+ON_GPU = ON_CPU.replace(PRETEND, "\njob = st.join()\n").replace("model = Counter()", "model = Counter().cuda()")
+ON_GPU = ON_GPU.replace("dict(model.state_dict())", "{name: value.cpu() for name, value in model.state_dict().items()}")
 
 
 def spec(**more):
@@ -71,20 +76,22 @@ def count_under_faults(folder, text):
         until_trained(job)
 
     begun = lambda status: status.checkpoints.number  # noqa: E731
-    return group_counting.count(folder, spec, 1, batches=1500, hurt=hurt, begun=begun, pause_s=0.03, text=text)
+    return group_counting.count(
+        folder, spec, 1, batches=1500, hurt=hurt, begun=begun, pause_s=0.03, text=text, rows=ROWS
+    )
 
 
 @pytest.mark.timeout(400)
 def test_rows_on_the_device_survive_losses_and_changes_of_the_group(tmp_path):
-    assert ON_CPU != COUNTING
     _, wrong = count_under_faults(tmp_path, ON_CPU)
     assert not wrong, wrong
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mixed", [False, True], ids=["all", "mixed"])
 @pytest.mark.parametrize("seed", range(500, 506))
-def test_random_kills_and_rescaling_with_rows_on_the_device_lose_and_repeat_nothing(tmp_path, seed):
+def test_random_kills_and_rescaling_with_rows_on_the_device_lose_and_repeat_nothing(tmp_path, seed, mixed):
     chance = random.Random(seed)
     print("seed", seed)
 
@@ -103,5 +110,6 @@ def test_random_kills_and_rescaling_with_rows_on_the_device_lose_and_repeat_noth
             seen = job.status.samples
             job.until(lambda status, seen=seen: job.over or status.samples > seen + chance.randint(100, 1000))
 
-    _, wrong = group_counting.count(tmp_path, spec, seed, batches=8000, hurt=hurt, text=ON_CPU)
+    how = {"text": MIXED} if mixed else {"text": ON_CPU, "rows": ROWS}
+    _, wrong = group_counting.count(tmp_path, spec, seed, batches=8000, hurt=hurt, **how)
     assert not wrong, wrong

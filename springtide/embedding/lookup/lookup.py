@@ -153,6 +153,12 @@ class Lookups:
         """Return True if rows are in device memory."""
         return self.client.on_device is not None and bool(self.client.on_device.by_name)
 
+    @property
+    def all_on_device(self) -> bool:
+        """Return True if all rows are in device memory, so that steps neither pull nor push rows."""
+        tables = self.client.on_device
+        return tables is not None and 0 < len(tables.tables) == len(tables.by_name)
+
     def _request(self, handle: LookupHandle, batch: Any, after_step: int) -> list[FoundCall]:
         """Add the calls that `batch` is expected to make to the handle, and return these calls."""
         replay = self._replays[_kind(batch)]

@@ -43,6 +43,8 @@ class BspStep(TrainingStep):
         super().__init__(context, own, fixed=False, ahead=False, named=named)
         self._group, self._coordinator, self._units = group, coordinator, units
         self._applying: _native.Pending | None = None
+        self._unconfirmed: tuple[int, _native.Pending] | None = None
+        """Last step and its push, if this rank trained it without waiting for the servers."""
         self._finish: Callable[[], None] | None = None
         """Function that finishes the current step once it is complete on all servers."""
         self._position = DataPosition()
@@ -74,6 +76,7 @@ class BspStep(TrainingStep):
             self._flush_caches()
             self._coordinator.accumulated()
         if self.idle and self._group.save_due:
+            self._confirm()
             self._write_back()
         if self.idle and not self.bound:
             self._group.keep(self, self._applying)
@@ -95,6 +98,7 @@ class BspStep(TrainingStep):
 
     def flush(self) -> None:
         """Write all rows that only workers have to the servers."""
+        self._confirm()
         self._flush_caches()
         self._write_back()
 
@@ -116,13 +120,21 @@ class BspStep(TrainingStep):
 
     def regroup(self, generation: int) -> None:
         if self._group.place.generation == generation:
+            self._confirm()
             self._write_back()
             self._context.lookups.release()
             self._group.form(self)
             if self._coordinator is not None:
                 self._coordinator.restart(self._group.place)
 
+    def pause(self) -> None:
+        self._confirm()
+
+    def rest(self) -> None:
+        self._confirm()
+
     def retire(self) -> None:
+        self._confirm()
         self._group.rest(self)
 
     # ---- calls of the group ----
@@ -206,6 +218,7 @@ class BspStep(TrainingStep):
         images: Sequence[Any] = (),
     ) -> None:
         """All-reduce, push, and apply the step when all servers have it. If a member is lost, repeat the step."""
+        self._confirm()
         number, again = self.count + 1, False
         rows: list[Any] | None = None
         hyper: list[Hyper] = []
@@ -230,8 +243,12 @@ class BspStep(TrainingStep):
                 train = functools.partial(self._client.train, on_device, hyper)
                 self._finish = functools.partial(self._count_step, number, stepped, batches, skip, train)
                 parts = images if skip else [*pushed, *context.dense.parts(stepped)]
-                self._push(parts, batches, [] if skip else hyper, bsp=True).wait()
-                self._group.await_complete(number)
+                pending = self._push(parts, batches, [] if skip else hyper, bsp=True)
+                if not skip and context.lookups.all_on_device:
+                    self._unconfirmed = number, pending
+                else:
+                    pending.wait()
+                    self._group.await_complete(number)
                 self.catch_up(number)
                 if coordinator is not None:
                     coordinator.stepped(number, empty=empty)
@@ -240,7 +257,20 @@ class BspStep(TrainingStep):
                 if not self._form_anew(batches, empty=empty):
                     return
             again = True
+        if self._unconfirmed is None:
+            self._apply(number)
+
+    def _apply(self, number: int) -> None:
         self._applying = self._client.tables.apply_step(number)  # type: ignore[attr-defined]
+
+    def _confirm(self) -> None:
+        """Wait until every server has the last step. The only rank of a group trains its rows before that, because the
+        loss of a server returns it to a checkpoint in any case."""
+        if self._unconfirmed is not None:
+            number, pending = self._unconfirmed
+            self._unconfirmed = None
+            pending.wait()  # then the step is complete, because no other rank has a part of it
+            self._apply(number)
 
     def _form_anew(self, batches: PushBatches, *, empty: bool) -> bool:
         """Join the next group. Return False if the job stops, so that no rank finishes the step."""
