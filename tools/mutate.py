@@ -32,11 +32,13 @@ from mutants import ROOT, Mutant, mutants
 
 PAGE = ROOT / "docs/design/mutation.md"
 REQUIRED = 0.9  # killed, of all mutants
-CPU_SLACK_S, WALL_S, MEMORY = 5, 180, 4 << 30  # limits of a mutant, which may run for ever or allocate without end
+CPU_SLACK_S, WALL_S, MEMORY = 5, 300, 4 << 30  # limits of a mutant, which may run for ever or allocate without end
+IDLE_S = 15  # a mutant that neither runs nor waits for a processor this long waits for something that never comes
 TEST_CPU_S = 2.5  # of one test, with tracing; slower tests are left out
 TESTS_CPU_S = 5.0  # tests of one mutant, the quickest first: a survivor costs no more than this
 ARGUMENTS = ["-q", "-s", "--timeout=0", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 EXAMPLES = 15
+HUNG = 4  # exit code
 
 
 def tests_of(files: list[pathlib.Path]) -> list[str]:
@@ -149,7 +151,9 @@ class Runner:
     def reap(self, running: dict[int, Mutant]) -> None:
         pid, status = os.wait()
         mutant, code = running.pop(pid), os.waitstatus_to_exitcode(status)
-        outcome = {0: "survived", 1: "failed a test", 2: "cannot be applied"}.get(code, "ran too long or crashed")
+        outcome = {0: "survived", 1: "failed a test", 2: "cannot be applied", HUNG: "hung"}.get(
+            code, "used too much processor time or memory"
+        )
         self.note(mutant, outcome, survived=code == 0)
 
     def note(self, mutant: Mutant, outcome: str, *, survived: bool) -> None:
@@ -174,14 +178,30 @@ def attempt(mutant: Mutant, targets: list[types.FunctionType], items: list[pytes
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY,) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(WALL_S)
+    end_when_idle()
     code = mutant.compile()
     if code is None or code.co_freevars != targets[0].__code__.co_freevars:
         return 2
     for target in targets:
         target.__code__ = code
     return 0 if passes(items) else 1
+
+
+def end_when_idle() -> None:
+    """End this process when it hangs. The limit holds on a busy machine, because time in the run queue counts."""
+    active, deadline = 0.0, time.monotonic() + WALL_S
+
+    def look(_signal: int, _frame: object) -> None:
+        nonlocal active
+        threads = [task for task in pathlib.Path("/proc/self/task").iterdir() if (task / "schedstat").exists()]
+        queued = sum(int((task / "schedstat").read_text().split()[1]) for task in threads) / 1e9
+        waits_for_processes = any((task / "children").read_text() for task in threads)
+        before, active = active, time.process_time() + queued
+        if time.monotonic() > deadline or (abs(active - before) < 0.5 and not waits_for_processes):
+            os._exit(HUNG)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, IDLE_S, IDLE_S)
 
 
 def passes(items: list[pytest.Item]) -> bool:
