@@ -83,7 +83,7 @@ class Runner:
         reach, cost = self.measure(session.items)
         gc.unfreeze()
         functions = defaultdict(list)
-        for function in (each for each in gc.get_objects() if isinstance(each, types.FunctionType)):
+        for function in (each for each in gc.get_objects() if type(each) is types.FunctionType):
             code = function.__code__
             functions[code.co_filename, code.co_qualname, code.co_firstlineno].append(function)
         gc.freeze()

@@ -299,7 +299,24 @@ def test_closing_a_channel_ends_its_heartbeat():
     assert beating.cancelling()
 
 
-def test_fenced_member_hears_of_it_and_its_heartbeat_ends():
+def test_interrupted_request_is_cancelled(monkeypatch):
+    own, cancelled = channel.MasterChannel(Master(), connect_timeout_s=3), []
+
+    class Interrupted:
+        cancel = staticmethod(lambda: cancelled.append(True))
+
+        def result(self):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(channel.asyncio, "run_coroutine_threadsafe", lambda work, loop: work.close() or Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            own.ask(BEAT)
+    assert cancelled == [True]
+    own.close()
+
+
+def test_fenced_member_hears_of_it_and_its_heartbeat_ends(caplog):
     heard, told = [], threading.Event()
 
     def pulse(reply):
@@ -313,10 +330,11 @@ def test_fenced_member_hears_of_it_and_its_heartbeat_ends():
     own.start_heartbeat(0, lambda: BEAT, pulse, lost=lambda: pytest.fail("the master is not lost"))
     assert told.wait(60)
     assert heard == [messages.HeartbeatReply(), messages.HeartbeatReply(fenced=True)]
+    assert "heartbeat stopped: given up" in caplog.text
     own.close()
 
 
-def test_heartbeats_keep_their_interval_when_a_reply_is_late(monkeypatch):
+def test_heartbeats_keep_their_interval_when_a_reply_is_late(monkeypatch, caplog):
     async def run():
         loop, now, pauses = asyncio.get_running_loop(), 50.0, []
         monkeypatch.setattr(loop, "time", lambda: now)
@@ -339,6 +357,7 @@ def test_heartbeats_keep_their_interval_when_a_reply_is_late(monkeypatch):
         own._link, lost = Slow(), []
         await own._beat(7.0, lambda: BEAT, lambda reply: None, lambda: lost.append(True))
         assert pauses == [7.0, 5.0, 5.0] and lost == [True]
+        assert "heartbeat stopped: gone" in caplog.text
 
     asyncio.run(run())
 
