@@ -79,7 +79,7 @@ def test_reply_to_an_abandoned_request_is_ignored():
         await asyncio.wait([waiting])
         abandoned.set()
         assert await link.ask(share(b"")) == ValueFound(b"2")
-        assert not link.lost
+        assert not link.lost and not link._waiting
 
     with_link(serve, work)
 
