@@ -7,6 +7,7 @@ changed line, the quickest first. docs/design/mutation.md explains the operators
 """
 
 import argparse
+import contextlib
 import functools
 import gc
 import os
@@ -33,12 +34,12 @@ from mutants import ROOT, Mutant, mutants
 PAGE = ROOT / "docs/design/mutation.md"
 REQUIRED = 0.9  # killed, of all mutants
 CPU_SLACK_S, WALL_S, MEMORY = 5, 300, 4 << 30  # limits of a mutant, which may run for ever or allocate without end
-IDLE_S = 15  # a mutant that neither runs nor waits for a processor this long waits for something that never comes
+IDLE_S = 15.0  # a mutant that neither runs nor waits for a processor this long waits for something that never comes
+LOOK_S = 0.05  # between two looks at the running mutants
 TEST_CPU_S = 2.5  # of one test, with tracing; slower tests are left out
 TESTS_CPU_S = 5.0  # tests of one mutant, the quickest first: a survivor costs no more than this
 ARGUMENTS = ["-q", "-s", "--timeout=0", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 EXAMPLES = 15
-HUNG = 4  # exit code
 
 
 def tests_of(files: list[pathlib.Path]) -> list[str]:
@@ -87,7 +88,7 @@ class Runner:
             code = function.__code__
             functions[code.co_filename, code.co_qualname, code.co_firstlineno].append(function)
         gc.freeze()
-        running: dict[int, Mutant] = {}
+        running: dict[int, Attempt] = {}
         for mutant in self.mutants:
             tests = sorted({test for n in mutant.lines for test in reach[str(mutant.path), n]}, key=cost.__getitem__)
             tests = [test for n, test in enumerate(tests) if sum(cost[t] for t in tests[:n]) < TESTS_CPU_S]
@@ -99,7 +100,8 @@ class Runner:
                 self.reap(running)
             limit = CPU_SLACK_S + int(3 * sum(cost[test] for test in tests))
             items = [session.items[test] for test in tests]
-            running[fork(functools.partial(attempt, mutant, targets, items, limit))] = mutant
+            pid = fork(functools.partial(attempt, mutant, targets, items, limit))
+            running[pid] = Attempt(pid, mutant)
         while running:
             self.reap(running)
         return True
@@ -148,13 +150,17 @@ class Runner:
             print(f"left out, because it fails, skips or is slow without a mutant: {items[at].nodeid}", flush=True)
         return reach, cost
 
-    def reap(self, running: dict[int, Mutant]) -> None:
-        pid, status = os.wait()
-        mutant, code = running.pop(pid), os.waitstatus_to_exitcode(status)
-        outcome = {0: "survived", 1: "failed a test", 2: "cannot be applied", HUNG: "hung"}.get(
-            code, "used too much processor time or memory"
-        )
-        self.note(mutant, outcome, survived=code == 0)
+    def reap(self, running: dict[int, "Attempt"]) -> None:
+        """Wait until a mutant ends, and end mutants that never would."""
+        while not (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            for attempted in running.values():
+                attempted.look()
+            time.sleep(LOOK_S)
+        pid, status = ended
+        code, attempted = os.waitstatus_to_exitcode(status), running.pop(pid)
+        outcomes = {0: "survived", 1: "failed a test", 2: "cannot be applied"}
+        outcome = attempted.ended or outcomes.get(code, "ran too long or crashed")
+        self.note(attempted.mutant, outcome, survived=code == 0)
 
     def note(self, mutant: Mutant, outcome: str, *, survived: bool) -> None:
         self.outcomes[outcome] += 1
@@ -173,35 +179,44 @@ class Runner:
         return int(killed < REQUIRED * tried)
 
 
+class Attempt:
+    """A child that runs the tests of one mutant."""
+
+    def __init__(self, pid: int, mutant: Mutant) -> None:
+        self.pid, self.mutant = pid, mutant
+        self.ended = ""
+        """Why the child was ended; empty if it was not."""
+        self._began = self._looked = time.monotonic()
+        self._active = 0.0
+
+    def look(self) -> None:
+        """End the child if it hangs, or takes too much memory. On a busy machine, time in the run queue counts."""
+        now, root = time.monotonic(), pathlib.Path(f"/proc/{self.pid}")
+        if int((root / "statm").read_text().split()[1]) * resource.getpagesize() > MEMORY:
+            self._end("took too much memory")
+        elif now - self._looked > IDLE_S and not self.ended:
+            with contextlib.suppress(OSError):  # a thread has just ended
+                times = [(task / "schedstat").read_text().split() for task in (root / "task").iterdir()]
+                waits = any((task / "children").read_text() for task in (root / "task").iterdir())
+                before, self._active = self._active, sum(int(ran) + int(queued) for ran, queued, _ in times) / 1e9
+                self._looked = now
+                if now - self._began > WALL_S or (abs(self._active - before) < 0.5 and not waits):
+                    self._end("hung")
+
+    def _end(self, why: str) -> None:
+        self.ended = why
+        os.kill(self.pid, signal.SIGKILL)
+
+
 def attempt(mutant: Mutant, targets: list[types.FunctionType], items: list[pytest.Item], cpu: int) -> int:
     """In a child: replace the function's code, run the tests, and return the exit code for their outcome."""
-    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY,) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
-    end_when_idle()
     code = mutant.compile()
     if code is None or code.co_freevars != targets[0].__code__.co_freevars:
         return 2
     for target in targets:
         target.__code__ = code
     return 0 if passes(items) else 1
-
-
-def end_when_idle() -> None:
-    """End this process when it hangs. The limit holds on a busy machine, because time in the run queue counts."""
-    active, deadline = 0.0, time.monotonic() + WALL_S
-
-    def look(_signal: int, _frame: object) -> None:
-        nonlocal active
-        threads = [task for task in pathlib.Path("/proc/self/task").iterdir() if (task / "schedstat").exists()]
-        queued = sum(int((task / "schedstat").read_text().split()[1]) for task in threads) / 1e9
-        waits_for_processes = any((task / "children").read_text() for task in threads)
-        before, active = active, time.process_time() + queued
-        if time.monotonic() > deadline or (abs(active - before) < 0.5 and not waits_for_processes):
-            os._exit(HUNG)
-
-    signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, IDLE_S, IDLE_S)
 
 
 def passes(items: list[pytest.Item]) -> bool:

@@ -104,11 +104,6 @@ class AsyncStep(TrainingStep):
         if not keep and self._due and self._unstepped is not None:
             self._forget_gradients()
 
-    def _forget_gradients(self) -> None:
-        super()._forget_gradients()
-        if self._unstepped is not None:
-            self._unstepped.clear()
-
     def _enter(self) -> None:
         """Wait until this worker may read values. Several batches that are summed in one push count as one."""
         if self._max_staleness is not None and not self._entered:

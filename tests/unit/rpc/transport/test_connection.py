@@ -150,6 +150,10 @@ def test_caller_without_tls_learns_that_the_peer_may_need_it():
             address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
             with pytest.raises(errors.MasterUnreachable, match=r"closed .*; a master with TLS needs SPRINGTIDE_TLS on"):
                 await connection.connect(address, SECRET, within_s=0.1)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            address = f"127.0.0.1:{silent.getsockname()[1]}"
+            with pytest.raises(errors.MasterUnreachable, match=r"no answer; a peer with TLS needs SPRINGTIDE_TLS on"):
+                await connection.connect(address, SECRET, within_s=0.1)
 
     asyncio.run(run())
 
@@ -178,6 +182,39 @@ def test_next_address_of_a_host_is_tried_when_one_refuses(monkeypatch):
     asyncio.run(run())
 
 
+def test_socket_of_a_cancelled_attempt_is_closed(monkeypatch):
+    async def run():
+        tried = []
+
+        async def cancelled(sock, where):
+            tried.append(sock)
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", cancelled)
+        with pytest.raises(asyncio.CancelledError):
+            await connection._called("127.0.0.1", 9)
+        assert [sock.fileno() for sock in tried] == [-1]
+
+    asyncio.run(run())
+
+
+def test_both_sides_tune_their_sockets(monkeypatch):
+    tuned = []
+
+    async def handle(peer, request):
+        return ValueFound(b"")
+
+    async def run():
+        monkeypatch.setattr(connection, "tune", lambda sock: tuned.append(sock.getsockname()))
+        server = listener.RpcListener(SECRET, handle, lambda peer: None)
+        link = await connection.connect(await server.start("127.0.0.1", 0), SECRET, within_s=60)
+        assert sorted(tuned) == sorted([link.sock.getsockname(), link.sock.getpeername()])
+        await link.close()
+        await server.close()
+
+    asyncio.run(run())
+
+
 def test_connections_send_at_once_and_notice_a_vanished_host():
     with socket.socket() as sock:
         connection.tune(sock)
@@ -185,6 +222,64 @@ def test_connections_send_at_once_and_notice_a_vanished_host():
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         for name, value in connection.KEEP_ALIVE.items():
             assert sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
+
+
+class Stream:
+    """A stream that is closed when `gone` is set."""
+
+    def __init__(self, *, secure=False, closing=False):
+        self.secure, self.closing, self.calls, self.gone = secure, closing, [], asyncio.Event()
+        self.transport = self
+
+    def is_closing(self):
+        return self.closing
+
+    def get_extra_info(self, name):
+        return self if self.secure and name == "ssl_object" else None
+
+    def close(self):
+        self.calls.append("close")
+
+    def abort(self):
+        self.calls.append("abort")
+
+    async def wait_closed(self):
+        await self.gone.wait()
+        self.calls.append("closed")
+
+
+@pytest.mark.parametrize(
+    ("options", "calls"),
+    [
+        ({"secure": True}, ["close", "abort"]),  # the peer may be stopped
+        ({"closing": True}, []),
+        ({"closing": True, "secure": True}, []),  # a TLS stream that is closed twice loses its state
+    ],
+)
+def test_hanging_up_waits_only_briefly_for_a_peer_with_tls(monkeypatch, options, calls):
+    monkeypatch.setattr(connection, "GOODBYE_S", 0.001)
+
+    async def run():
+        stream = Stream(**options)
+        await connection.hang_up(stream)
+        assert stream.calls == calls
+
+    asyncio.run(run())
+
+
+def test_hanging_up_without_tls_waits_until_the_stream_is_closed(monkeypatch):
+    monkeypatch.setattr(connection, "GOODBYE_S", -1.0)
+
+    async def run():
+        stream = Stream()
+        leaving = asyncio.create_task(connection.hang_up(stream))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        stream.gone.set()
+        await leaving
+        assert stream.calls == ["close", "closed"]
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -140,8 +140,8 @@ def test_closing_disconnects_members_and_frees_the_port():
         async with linked(address) as link:
             await link.ask(JOIN)
             await server.close()
+            assert len(service.lost) == 1 and not server._connections
             await soon(lambda: link.lost)
-            assert len(service.lost) == 1
         socket.create_server(addresses.parse(address)).close()
 
     serving(work)
@@ -179,3 +179,31 @@ def test_bug_of_the_handler_is_logged_with_its_traceback(caplog):
         assert record.message.startswith("StatusRequest failed for ('127.0.0.1'") and record.exc_info
 
     serving(work)
+
+
+@pytest.mark.parametrize(("role", "who"), [(None, "10.0.0.9:5"), (Role(RoleKind.WORKER, 3), "worker-3")])
+def test_reply_to_a_peer_that_has_just_left_is_dropped(caplog, role, who):
+    caplog.set_level(logging.INFO, listener.__name__)
+
+    class Gone:
+        written, closing = 0, False
+
+        def is_closing(self):
+            return self.closing
+
+        def write(self, frame):
+            self.written += 1
+
+        async def drain(self):
+            raise ConnectionResetError("reset by peer")
+
+    async def run():
+        server, writer = listener.RpcListener(SECRET, Service().handle, lambda peer: None), Gone()
+        peer = listener.Peer("10.0.0.9:5", role)
+        await server._answer(peer, messages.RequestFrame(1, SHARE), writer)
+        assert [record.message for record in caplog.records] == [f"{who} disconnected before its answer: reset by peer"]
+        writer.closing = True
+        await server._answer(peer, messages.RequestFrame(2, SHARE), writer)
+        assert writer.written == 1
+
+    asyncio.run(run())

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import itertools
 import pathlib
 import socket
 import ssl
@@ -162,6 +163,16 @@ def test_plaintext_listener_is_recognized(root: pathlib.Path) -> None:
     with_listener(work, "")
 
 
+def test_silent_listener_is_reported_without_advice_on_tls(root: pathlib.Path) -> None:
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            address = f"127.0.0.1:{silent.getsockname()[1]}"
+            with pytest.raises(errors.MasterUnreachable, match=r"after 0\.1 s \(no answer\)"):
+                await connection.connect(address, SECRET, within_s=0.1, certificates=str(root / "mine/worker"))
+
+    asyncio.run(run())
+
+
 def test_garbage_silence_and_partial_handshakes_are_disconnected(
     root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +212,7 @@ def test_older_tls_versions_are_refused(root: pathlib.Path) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+        context.load_cert_chain(root / "mine/worker/tls.crt", root / "mine/worker/tls.key")
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.open_connection(host, port, ssl=context, server_hostname="")
@@ -300,3 +312,150 @@ def test_caller_that_gives_up_as_the_handshake_completes_can_call_again(
         assert await ask(address, str(root / "mine/worker"))
 
     with_listener(work, str(root / "mine/master"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("WRONG_VERSION_NUMBER", "the peer does not speak TLS 1.3: is SPRINGTIDE_TLS set on both sides?"),
+        ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "the peer sent no certificate: is SPRINGTIDE_TLS set on both sides?"),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "the peer sent no certificate: is SPRINGTIDE_TLS set on both sides?"),
+        (
+            "TLSV1_ALERT_UNKNOWN_CA",
+            "the peer rejected this process's certificate, or closed the connection (unknown ca)",
+        ),
+        ("BAD_RECORD_TYPE", "TLS failed: bad record type"),
+        (None, "TLS failed: the text"),
+    ],
+)
+def test_tls_errors_are_explained(reason: str | None, why: str) -> None:
+    error = ssl.SSLError(1, "the text")
+    error.reason = reason  # type: ignore[assignment]
+    refusal = tls.as_refusal(error)
+    assert isinstance(refusal, auth.Rejected) and str(refusal) == why
+
+
+@pytest.mark.parametrize("error", [ssl.SSLEOFError(), ssl.SSLZeroReturnError(), ssl.SSLSyscallError(), OSError()])
+def test_connection_that_breaks_during_the_handshake_is_tried_again(error: OSError) -> None:
+    assert tls.as_refusal(error) is error
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        None,
+        {},
+        {"subjectAltName": (("DNS", "springtide:mine/worker"),)},
+        {"subjectAltName": (("URI", "https://mine/worker"),)},
+        {"subjectAltName": (("URI", "springtide:mine"),)},
+        {"subjectAltName": (("URI", "springtide:/worker"),)},
+        {"subjectAltName": (("URI", "springtide:mine/"),)},
+    ],
+)
+def test_certificate_without_a_job_and_a_role_names_no_process(names: Any, root: pathlib.Path) -> None:
+    assert tls.identity_in(names) is None
+    with pytest.raises(auth.Rejected, match="its certificate names no process of a job"):
+        tls.check(names, str(root / "mine/worker"))
+
+
+def test_certificate_names_the_job_and_role_in_any_letters() -> None:
+    own = tls.Identity("a/b %", "worker")
+    assert tls.identity_in({"subjectAltName": (("DNS", "host"), ("URI", own.uri))}) == own
+
+
+def test_certificate_of_another_job_or_role_is_refused(root: pathlib.Path) -> None:
+    folder, other = str(root / "mine/worker"), {"subjectAltName": (("URI", "springtide:other/server"),)}
+    own = {"subjectAltName": (("URI", "springtide:mine/server"),)}
+    with pytest.raises(auth.Rejected, match="is for the job 'other', but this job is 'mine'"):
+        tls.check(other, folder)
+    with pytest.raises(auth.Rejected, match="is for a server, but the caller expected a master"):
+        tls.check(own, folder, "master")
+    assert tls.check(own, folder, "server") == tls.check(own, folder) == tls.Identity("mine", "server")
+
+
+def test_files_that_are_replaced_while_they_are_read_are_read_again(
+    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "_ready", {})
+    make, failures = tls._context, [OSError("gone"), ssl.SSLError("half")]
+
+    def context(folder: pathlib.Path, protocol: int) -> ssl.SSLContext:
+        if failures:
+            raise failures.pop()
+        return make(folder, protocol)
+
+    monkeypatch.setattr(tls, "_context", context)
+    assert tls.identity(str(root / "mine/worker")).role == "worker" and not failures
+
+
+def test_files_that_keep_changing_are_used_as_last_read(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "_ready", {})
+    stamps = itertools.count()
+    monkeypatch.setattr(tls, "_stamp", lambda path: (next(stamps), 0, 0))
+    assert tls.identity(str(root / "mine/worker")) == tls.Identity("mine", "worker")
+
+
+def test_unusable_certificates_are_named(
+    root: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(errors.BadInput, match=r"the certificates in .* cannot be used: .*No such file"):
+        tls.identity(str(tmp_path))
+    for name, source in ((tls.AUTHORITY, "mine"), (tls.CERTIFICATE, "mine"), (tls.KEY, "other")):
+        (tmp_path / name).write_bytes((root / source / "worker" / name).read_bytes())
+    with pytest.raises(errors.BadInput, match=r"cannot be used: key values mismatch; expected ca\.crt"):
+        tls.identity(str(tmp_path))
+    monkeypatch.setattr(tls, "_ready", {})
+    folder = str(root / "mine/worker")
+    assert tls.identity(folder).role == "worker"
+    monkeypatch.setattr(tls, "_stamp", lambda path: pathlib.Path(path / "gone").stat())
+    assert tls.identity(folder).role == "worker"
+    assert "cannot be used" in caplog.text and "the previous certificates stay in use" in caplog.text
+
+
+def test_certificate_of_this_process_must_name_it(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "_ready", {})
+    monkeypatch.setattr(tls, "_meet_oneself", lambda caller, listener: None)
+    with pytest.raises(errors.BadInput, match=r"tls\.crt has no name such as springtide:JOB/worker"):
+        tls.identity(str(root / "mine/worker"))
+
+
+def test_process_without_certificates_uses_no_tls() -> None:
+    assert tls.connecting("") == {}
+
+
+def test_listener_learns_the_role_of_a_callers_certificate(root: pathlib.Path) -> None:
+    certified = []
+
+    async def note(peer: listener.Peer, request: Request) -> Reply:
+        certified.append(peer.certified)
+        return await handle(peer, request)
+
+    async def run(server: str, caller: str) -> None:
+        served = listener.RpcListener(SECRET, note, lambda _: None, certificates=server)
+        await ask(await served.start("127.0.0.1", 0), caller)
+        await served.close()
+
+    asyncio.run(run("", ""))
+    asyncio.run(run(str(root / "mine/master"), str(root / "mine/server")))
+    assert certified == ["", "server"]
+
+
+def test_caller_that_fails_the_handshake_is_disconnected(root: pathlib.Path) -> None:
+    aborted = []
+
+    class Stranger:
+        @property
+        def transport(self) -> Any:
+            return self
+
+        def abort(self) -> None:
+            aborted.append(True)
+
+        async def start_tls(self, context: ssl.SSLContext, **options: float) -> None:
+            error = ssl.SSLError(1, "the text")
+            error.reason = "NO_PROTOCOLS_AVAILABLE"
+            raise error
+
+    with pytest.raises(auth.Rejected, match=r"does not speak TLS 1\.3"):
+        asyncio.run(tls.admit(Stranger(), str(root / "mine/master")))  # type: ignore[arg-type]
+    assert aborted == [True]

@@ -5,7 +5,7 @@ import torch
 
 from springtide import errors
 from springtide.worker.step.async_step import AsyncStep
-from springtide.worker.step.step import PushBatches, UnsteppedGradients
+from springtide.worker.step.step import PushBatches, StepListener, UnsteppedGradients
 from tests.unit.worker.step.recorded import Recorder, Rows, batch, claim
 
 
@@ -122,7 +122,7 @@ def test_second_step_of_one_optimizer_does_not_wait_for_the_other():
     loop.step.hand_out(batch(0, 4), None)
     loop.step.optimizers[0].step()
     loop.step.optimizers[0].step()
-    assert loop.pushes == [(1, [(100, 0, 0, 4)])]
+    assert loop.pushes == [(1, [(100, 0, 0, 4)])] and loop.parts.client.pushes[0].hyper == [("rates", 1)]
 
 
 def test_gradients_of_the_next_backward_are_put_back_after_the_push():
@@ -218,6 +218,13 @@ def test_batch_without_trainable_samples_is_pushed_alone():
     loop.train(batch(8, 4))
     assert loop.pushes[1:] == [(2, [(100, 0, 0, 4), (100, 0, 8, 4)])], "the loop's own batches are still open"
     assert loop.parts.take("wait", "acknowledge") == [("wait", 1), ("acknowledge", [claim(4, 4)])]
+
+
+def test_push_before_a_skipped_batch_is_acknowledged():
+    loop = Loop()
+    loop.train(batch(0, 4))
+    loop.step.skip(batch(4, 4))
+    assert loop.parts.take("push", "acknowledge") == [("push", 1), ("acknowledge", [claim(0, 4)]), ("push", 2)]
 
 
 def test_skipped_batch_is_pushed_alone_so_that_no_sum_is_torn():
@@ -359,6 +366,11 @@ def test_non_finite_gradient_of_a_table_names_the_table():
 
 
 # ---- refused pushes ----
+
+
+def test_listener_holds_every_lease_and_measures_age_by_steps_unless_it_says_otherwise():
+    listener = StepListener()
+    assert listener.on_torn([claim(0, 4)]) is False and listener.row_clock() is None
 
 
 def test_push_of_a_batch_that_another_worker_holds_is_not_acknowledged(caplog):

@@ -170,6 +170,13 @@ def test_overflow_asks_the_group_to_skip_one_step():
     assert loop.parts.take("agree") == [("agree", 1.0, True, False), ("agree", 1.0, False, False)]
 
 
+def test_step_in_the_middle_of_a_sum_is_refused():
+    loop = Loop()
+    loop.step.hand_out(batch(0, 4, last=False), None)
+    with pytest.raises(errors.BadInput, match="in the middle of a sum"):
+        loop.step_all()
+
+
 def test_group_reads_no_rows_ahead_and_lets_optimizers_grow():
     loop = Loop()
     loop.step.hand_out(batch(0, 4), batch(4, 4))
@@ -267,12 +274,12 @@ def test_position_is_the_first_sample_that_the_group_has_not_trained():
     loop = Loop()
     assert loop.step.position() == DataPosition(0, 0)
     loop.step.hand_out(batch(8, 4, shard=2), None)
-    loop.step.hand_out(batch(16, 4, shard=2), None)
+    loop.step.hand_out(batch(16, 4, shard=3), None)
     assert loop.step.position() == DataPosition(2, 8)
     loop.step_all()
-    assert loop.step.position() == DataPosition(2, 20)
+    assert loop.step.position() == DataPosition(3, 20)
     loop.train(batch(0, 4, claims=False))
-    assert loop.step.position() == DataPosition(2, 20)
+    assert loop.step.position() == DataPosition(3, 20)
 
 
 def test_rank_that_joins_begins_where_the_group_is():

@@ -119,3 +119,15 @@ def test_optimizer_that_leaves_rows_alone_which_pytorch_moves_says_so(caplog, ma
         TableRates([make(model.parameters())], serve_model(model))
     assert len(caplog.messages) == lines
     assert all("trains 2 tables ('0', ...) lazily" in message for message in caplog.messages)
+
+
+def test_counts_of_steps_are_those_of_each_optimizer_and_can_be_set():
+    model = nn.ModuleList([nn.EmbeddingBag(4, 2), nn.EmbeddingBag(4, 2)])
+    tables = serve_model(model)
+    first, second = (torch.optim.SGD([table.weight], lr=0.1) for table in tables)
+    rates = TableRates([first, second], tables)
+    rates.now([job_optimizer(second)])
+    assert rates.steps == [0, 1]
+    rates.steps = [5, 7]
+    rates.now([job_optimizer(first)])
+    assert rates.steps == [6, 7]
