@@ -25,7 +25,7 @@ class Pending:
 
 class Client:
     def __init__(self, calls):
-        self._calls, self.pushes, self.errors = calls, [], []
+        self._calls, self.pushes, self.errors, self.age = calls, [], [], 0
         self.tables = SimpleNamespace(apply_step=lambda number: calls.append(("apply", number)) or f"applied {number}")
 
     def push(self, parts, **named):

@@ -95,6 +95,15 @@ def test_push_without_identities_names_no_batch():
     assert loop.pushes == [(1, ())]
 
 
+def test_rows_of_an_earlier_job_go_on_ageing():
+    parts = Recorder()
+    parts.client.age = 30
+    step = AsyncStep(parts.context, parts.own, served=True, named=True)
+    step.skip(batch(0, 4))
+    step.skip(batch(4, 4))
+    assert [push.clock for push in parts.client.pushes] == [31, 32]
+
+
 def test_rows_age_by_the_listeners_clock():
     loop = Loop()
     loop.parts.listener.clock = 0
@@ -542,6 +551,6 @@ def test_steps_on_a_repeated_batch_are_dropped():
 
 def test_step_alone_has_the_first_seat_and_nothing_to_do_for_a_group():
     loop = Loop()
-    assert loop.step.seat == (0, 1)
+    assert loop.step.seat == (0, 1) and loop.step.rates is loop.parts.rates
     assert [loop.step.regroup(3), loop.step.flush_now(), loop.step.retire()] == [None] * 3
     assert loop.parts.calls == []

@@ -137,7 +137,7 @@ def test_push_weights_rows_with_the_ranks_share():
     loop.parts.lookups.parts = [rows]
     loop.train(batch(0, 4, share=0.5))
     (push,) = loop.parts.client.pushes
-    assert push.parts == [rows, "dense"] and push.hyper == [("rates", 1)] and push.bsp
+    assert push.parts == [rows, "dense"] and push.hyper == [("rates", 1)] and push.bsp and push.clock == 1
     assert push.batches == [(100, 0, 0, 4)]
     assert rows.values.tolist() == [0.5, 0.5]
 
