@@ -75,7 +75,7 @@ def test_each_group_gets_a_table_after_those_of_the_model():
     assert dense.next_id(client) == 2
 
 
-def test_only_float_tensors_with_values_are_kept_for_nobody_to_train():
+def test_servers_keep_untrained_float_tensors_that_have_values():
     tensors = [
         ("mean", torch.zeros(CHUNK + 1)),
         ("count", torch.zeros(3, dtype=torch.int64)),
