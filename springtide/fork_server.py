@@ -7,7 +7,6 @@ them.
 """
 
 import contextlib
-import gc
 import importlib
 import os
 import random
@@ -24,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from springtide import child_guard, config
+from springtide import child_guard, config, large_imports
 
 READY = b"ready"
 LARGEST = 1 << 20  # largest request in bytes; an environment and a command line take less
@@ -261,10 +260,10 @@ def main(parent: int, modules: Sequence[str]) -> None:
     owner = pidfd_of_parent(parent)
     if owner is None:
         return
-    for name in modules:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # without this call, the first garbage collection in a fork would copy every page
+    # a collection in a fork would copy every page of these modules
+    with large_imports.without_collection():
+        for name in modules:
+            importlib.import_module(name)
     asked.send(READY)
     fork = ForkServer(asked, owner).serve()
     if fork is not None:

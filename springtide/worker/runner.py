@@ -6,7 +6,6 @@ report to the master when the script ends. The script sees the same `__name__`, 
 """
 
 import builtins
-import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -18,7 +17,7 @@ import traceback
 import types
 from collections.abc import Sequence
 
-from springtide import child_guard, config, errors
+from springtide import child_guard, config, errors, large_imports
 from springtide.domain.spec.job_spec import Blame
 from springtide.telemetry import logs, output
 from springtide.worker import error_summary
@@ -119,14 +118,9 @@ class _TorchComes(importlib.abc.MetaPathFinder):
             load = spec.loader.exec_module
 
             def load_both(module: types.ModuleType) -> None:
-                # importing torch creates 200,000 permanent objects, and searching them for garbage would take a fifth
-                # of torch's start
-                gc.disable()
-                try:
+                with large_imports.without_collection():
                     load(module)
-                finally:
-                    gc.enable()
-                importlib.import_module("springtide.embedding.lookup.compile_guard")
+                    importlib.import_module("springtide.embedding.lookup.compile_guard")
 
             spec.loader.exec_module = load_both  # type: ignore[method-assign]
         return spec

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 import springtide
-from springtide import config, errors, fork_server
+from springtide import config, errors, fork_server, large_imports
 from springtide.fork_server import Fork, ForkedProcess, ForkRequest, ForkServer
 
 _RUN = (
@@ -180,8 +180,9 @@ def main(descriptor: int) -> None:
 
 
 def _load(setup: PackageSetup) -> tuple[Any, str]:
-    from springtide.dataworker.feed import worker  # noqa: F401  loaded before the forks
-    from springtide.dataworker.processes import job_package
+    with large_imports.without_collection():
+        from springtide.dataworker.feed import worker  # noqa: F401  loaded before the forks
+        from springtide.dataworker.processes import job_package
 
     try:
         pipeline = job_package.load(Path(setup.folder), secret=setup.secret)

@@ -4,7 +4,8 @@ import sys
 import pytest
 
 SCRIPT = """
-import sys, torch, springtide as st
+import gc, sys, torch, springtide as st
+assert gc.isenabled() and (gc.get_freeze_count() > 100_000) == {a_worker}, gc.get_freeze_count()
 model = torch.nn.Sequential({bag}, torch.nn.Linear(2, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 job = st.join()
@@ -41,6 +42,6 @@ assert getattr(plain, "__dynamo_disable") is not plain
 )
 def test_compiler_is_loaded_only_when_a_script_compiles(tmp_path, started, bag):
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT.replace("{bag}", bag))
+    script.write_text(SCRIPT.replace("{bag}", bag).replace("{a_worker}", str(bool(started))))
     ran = subprocess.run([sys.executable, *started, str(script)], capture_output=True, text=True, timeout=240)
     assert ran.returncode == 0, ran.stderr

@@ -1,0 +1,20 @@
+"""Imports large modules without garbage collection, which takes a fifth of the time of `import torch`."""
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Collect no garbage while the block imports modules.
+
+    The collector never searches the objects of these modules again, nor when the process ends: torch alone creates
+    200,000 objects, and they live as long as the process.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
