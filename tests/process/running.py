@@ -144,6 +144,16 @@ def loop(*, body="pass", samples=2000):
     return LOOP.format(body=body.replace("\n", "\n    "), samples=samples)
 
 
+TELLS = "if not trained:\n    print('training', flush=True)"
+"""A body of the loop that prints once that training has begun."""
+
+
+def endless_loop(body=TELLS):
+    """The text of a training script that ends only when the test ends it. It leaves the processor to the job's other
+    processes and to other tests."""
+    return loop(body=f"{body}\ntime.sleep(0.02)", samples=10**12)
+
+
 def events(folder, run="train"):
     """The event log of a run so far."""
     return event_log.read(folder / ".springtide" / "runs" / run / "events.jsonl")

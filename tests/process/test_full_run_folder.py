@@ -61,7 +61,7 @@ def test_job_waits_for_a_full_run_folder_disk_despite_kills(tmp_path):
 
 
 def test_run_folder_disk_that_stays_full_fails_the_job_and_is_named(tmp_path):
-    script = tmp_path / running.script(tmp_path, running.loop(body="import time; time.sleep(0.02)", samples=10**12))
+    script = tmp_path / running.script(tmp_path, running.endless_loop())
     with (
         disks.disk(tmp_path / "disk", "8m") as small,
         LocalCluster(script, spec=spec_of(tmp_path, disk_s=1.0), folder=small) as job,

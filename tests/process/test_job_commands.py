@@ -14,8 +14,6 @@ from tests.process import running
 
 pytestmark = pytest.mark.process
 
-FOREVER = running.loop(body="if not trained:\n    print('training', flush=True)", samples=10**12)
-
 
 def command(folder, *arguments):
     """Run a command to its end: exit code, lines."""
@@ -38,7 +36,7 @@ def usage_of(folder):
 
 
 def test_running_job_is_found_shown_and_stopped_by_commands(tmp_path):
-    running.script(tmp_path, FOREVER)
+    running.script(tmp_path, running.endless_loop())
     with running.springtide("run", "train.py", "--workers", "2", "--json", folder=tmp_path) as job:
         job.wait_for("training")
         waiting.until(lambda: {"worker-0", "worker-1"} <= job.roles().keys(), "both workers have joined")
@@ -59,7 +57,7 @@ def test_running_job_is_found_shown_and_stopped_by_commands(tmp_path):
 
 
 def test_job_killed_with_its_agent_is_reported_as_killed(tmp_path):
-    running.script(tmp_path, FOREVER)
+    running.script(tmp_path, running.endless_loop())
     with running.springtide("run", "train.py", folder=tmp_path) as job:
         job.wait_for("training")
         job.process.kill()
@@ -71,7 +69,7 @@ def test_job_killed_with_its_agent_is_reported_as_killed(tmp_path):
 
 @pytest.mark.extra("cryptography")
 def test_workers_are_added_and_removed_while_the_job_trains_by_tls(tmp_path):
-    running.script(tmp_path, FOREVER)
+    running.script(tmp_path, running.endless_loop())
     with running.springtide("run", "train.py", "--json", "--workers", "1", "--tls", folder=tmp_path) as job:
         job.wait_for("training")
         certificates = tmp_path / ".springtide/runs/train/tls"

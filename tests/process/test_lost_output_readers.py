@@ -18,7 +18,6 @@ from tests.process import running
 pytestmark = pytest.mark.process
 
 CHATTY = running.loop(body="print('training', 'x' * 200, flush=True)", samples=20 * 400)
-FOREVER = running.loop(body="if not trained:\n    print('training', flush=True)", samples=10**12)
 
 
 @contextlib.contextmanager
@@ -85,7 +84,7 @@ def test_job_does_not_wait_for_a_stalled_output_reader(tmp_path):
 
 
 def test_job_without_an_output_reader_still_drains_on_request(tmp_path):
-    running.script(tmp_path, FOREVER)
+    running.script(tmp_path, running.endless_loop())
     with read_by_us(tmp_path) as (job, reader):
         while "training" not in reader.readline():
             pass
@@ -100,7 +99,7 @@ def test_local_cluster_error_fails_its_job(tmp_path):
         def _on_status(self, status):
             raise ZeroDivisionError("a fault of its own")
 
-    script = tmp_path / running.script(tmp_path, FOREVER)
+    script = tmp_path / running.script(tmp_path, running.endless_loop())
     with (
         Broken(script, spec=JobSpec(name="train"), folder=tmp_path / "runs") as job,
         pytest.raises(ZeroDivisionError),

@@ -19,7 +19,6 @@ PACED = running.loop(
     "import os, time; time.sleep(0.0 if os.path.exists('hurry') else 0.6)",
     samples=12_000,
 )
-FOREVER = running.loop(body="if not trained:\n    print('training', flush=True)", samples=10**12)
 NOTED = running.loop(
     body="ahead.keep_up(card, 20)\nopen('steps', 'a').write('.')\nimport time; time.sleep(0.02)", samples=10**12
 )
@@ -93,7 +92,7 @@ def test_hanging_master_is_replaced_while_workers_train(tmp_path):
 
 
 def test_unreadable_journal_ends_the_job_with_that_reason_first(tmp_path):
-    running.script(tmp_path, FOREVER)
+    running.script(tmp_path, running.endless_loop())
     with running.springtide("run", "train.py", folder=tmp_path) as job:
         job.wait_for("training")
         master = where(tmp_path)["pid"]

@@ -13,8 +13,6 @@ from tests.process import running
 
 pytestmark = pytest.mark.process
 
-FOREVER = running.loop(body="if not trained:\n    print('training', flush=True)", samples=10**12)
-
 
 def joined(job, names):
     """Wait until these roles have joined; their process ids."""
@@ -23,7 +21,7 @@ def joined(job, names):
 
 
 def test_ctrl_c_drains_the_job(tmp_path):
-    running.script(tmp_path, FOREVER)
+    running.script(tmp_path, running.endless_loop())
     with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
         job.wait_for("training")
         joined(job, {"worker-0", "worker-1"})
@@ -37,8 +35,7 @@ def test_ctrl_c_drains_the_job(tmp_path):
 
 
 def test_ctrl_c_stops_a_bsp_group_at_one_shard(tmp_path):
-    body = f"{running.MEET}\nif not trained:\n    print('training', flush=True)"
-    running.script(tmp_path, running.loop(body=body, samples=10**12))
+    running.script(tmp_path, running.endless_loop(f"{running.MEET}\n{running.TELLS}"))
     with running.springtide("run", "train.py", "--workers", "2", "--sync", "bsp", folder=tmp_path) as job:
         job.wait_for("training")
         job.send(signal.SIGINT)
@@ -64,7 +61,7 @@ def test_second_ctrl_c_kills(tmp_path):
 
 
 def test_killed_server_without_checkpoints_ends_the_job_and_is_named(tmp_path):
-    running.script(tmp_path, FOREVER)
+    running.script(tmp_path, running.endless_loop())
     options = ("--servers", "2", "--workers", "2", "--checkpoint-every", "0")
     with running.springtide("run", "train.py", *options, folder=tmp_path) as job:
         job.wait_for("training")
@@ -78,7 +75,7 @@ def test_killed_server_without_checkpoints_ends_the_job_and_is_named(tmp_path):
 
 
 def test_killed_worker_is_relaunched_under_its_next_incarnation(tmp_path):
-    running.script(tmp_path, FOREVER)
+    running.script(tmp_path, running.endless_loop())
     with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
         job.wait_for("training")
         pid = joined(job, {"worker-1"})["worker-1"]
@@ -93,7 +90,7 @@ def test_killed_worker_is_relaunched_under_its_next_incarnation(tmp_path):
 
 def test_worker_over_its_relaunch_limit_ends_the_job_and_is_named(tmp_path):
     body = "if welcome.rank == 1:\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)"
-    running.script(tmp_path, running.loop(body=body, samples=10**12))
+    running.script(tmp_path, running.endless_loop(body))
     options = ("--workers", "2", "--relaunches", "1")
     with running.springtide("run", "train.py", *options, folder=tmp_path) as job:
         code, out = job.finish()
@@ -102,7 +99,7 @@ def test_worker_over_its_relaunch_limit_ends_the_job_and_is_named(tmp_path):
 
 
 def test_stopped_worker_is_fenced_after_its_timeout_and_replaced(tmp_path):
-    running.script(tmp_path, FOREVER)
+    running.script(tmp_path, running.endless_loop())
     with running.springtide("run", "train.py", "--workers", "2", "--silence", "3", folder=tmp_path) as job:
         job.wait_for("training")
         pid = joined(job, {"worker-1"})["worker-1"]
@@ -136,7 +133,7 @@ def test_killed_watchdog_is_replaced_and_no_role_or_child_outlives_the_command(t
         "    child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=subprocess.PIPE)\n"
         "    print('child', child.pid, flush=True)"
     )
-    running.script(tmp_path, running.loop(body=body, samples=10**12))
+    running.script(tmp_path, running.endless_loop(body))
     with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
         job.wait_for("child ")
         pids = joined(job, {"server-0", "worker-0", "worker-1"})
@@ -159,7 +156,7 @@ def test_killed_watchdog_is_replaced_and_no_role_or_child_outlives_the_command(t
 
 
 def test_no_role_outlives_a_command_killed_together_with_its_watchdog(tmp_path):
-    running.script(tmp_path, FOREVER)
+    running.script(tmp_path, running.endless_loop())
     with running.springtide("run", "train.py", folder=tmp_path) as job:
         job.wait_for("training")
         pids = [*job.roles().values(), master_of(job)]
@@ -172,7 +169,7 @@ def test_no_role_outlives_a_command_killed_together_with_its_watchdog(tmp_path):
 
 
 def test_killed_master_is_replaced_and_roles_reconnect(tmp_path):
-    running.script(tmp_path, FOREVER)
+    running.script(tmp_path, running.endless_loop())
     with running.springtide("run", "train.py", folder=tmp_path) as job:
         job.wait_for("training")
         before = job.roles()
@@ -186,7 +183,7 @@ def test_killed_master_is_replaced_and_roles_reconnect(tmp_path):
 
 
 def test_stopped_master_is_detected_and_does_not_delay_ctrl_c(tmp_path):
-    running.script(tmp_path, FOREVER)
+    running.script(tmp_path, running.endless_loop())
     with running.springtide("run", "train.py", folder=tmp_path) as job:
         job.wait_for("training")
         pids = [*job.roles().values(), master_of(job)]

@@ -10,6 +10,8 @@ from tests.process import running
 pytestmark = pytest.mark.process
 
 TRAIN = """
+import time
+
 import torch
 from torch import nn
 
@@ -32,6 +34,8 @@ for step, (x, y) in enumerate(batches):
     job.report(loss=loss.item())
     if step == 3:
         print("training", flush=True)
+    if step > 200:
+        time.sleep(0.02)  # only a loop that the test ends comes so far
 print("after the loop", seen, flush=True)
 """
 

@@ -14,9 +14,8 @@ from tests.process import running
 
 pytestmark = pytest.mark.process
 
-FOREVER = running.loop(
-    body="if not trained:\n    import os\n    print(os.environ['KEY'], os.environ['SPRINGTIDE_DATA'], flush=True)",
-    samples=10**12,
+FOREVER = running.endless_loop(
+    "if not trained:\n    import os\n    print(os.environ['KEY'], os.environ['SPRINGTIDE_DATA'], flush=True)"
 )
 SPEC = """\
 script: train.py
