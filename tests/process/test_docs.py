@@ -1,6 +1,6 @@
 """README and docs/ tell the truth: blocks marked `run` run, in page order, in one fresh folder a page.
 
-```python file=train.py   is written to that file        ```python run   is run by Python
+```python file=train.py   is written to that file        ```python run   is run as a Python script
 ```sh run                 is run by bash -e, with our command on the PATH
 """
 
@@ -11,6 +11,8 @@ import subprocess
 import sys
 
 import pytest
+
+from tests.process import forked_script
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(?P<language>\w+)(?P<options>(?: [\w=./-]+)+)\n(?P<code>.*?)^```$", flags=re.M | re.S)
@@ -51,9 +53,22 @@ def test_marked_blocks_of_a_page_run(page, tmp_path):
         if "file" in options:
             (tmp_path / options["file"]).write_text(code)
         if "run" in options:
-            command = {"python": [sys.executable, "-c"], "sh": ["bash", "-euo", "pipefail", "-c"]}[language]
-            done = subprocess.run([*command, code], cwd=tmp_path, env=environment, capture_output=True, text=True)
-            assert done.returncode == 0, f"{page}:{line}:\n{code}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+            returned, out, errors = {"python": run_python, "sh": run_shell}[language](code, tmp_path, environment)
+            assert returned == 0, f"{page}:{line}:\n{code}\n{out[-2000:]}\n{errors[-2000:]}"
+
+
+def run_python(code, folder, environment):
+    """Run a Python block. Return its exit code, standard output and standard error."""
+    script = folder / "block.py"
+    script.write_text(code)
+    return forked_script.run(script, folder=folder, environment=environment)
+
+
+def run_shell(code, folder, environment):
+    """Run a shell block. Return its exit code, standard output and standard error."""
+    command = ["bash", "-euo", "pipefail", "-c", code]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_marked_blocks_are_found_with_their_options():

@@ -1,10 +1,10 @@
 """Every example runs unchanged and prints what its last comment says."""
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
+
+from tests.process import forked_script
 
 EXAMPLES = sorted(pathlib.Path(__file__).parents[2].glob("examples/[0-9]*.py"))
 
@@ -16,16 +16,10 @@ def expected(text):
 
 @pytest.mark.process
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_example_prints_the_output_it_documents(path):
+def test_example_prints_the_output_it_documents(path, tmp_path):
     text = path.read_text()
     assert len(text.splitlines()) < 80
-    run = subprocess.run(
-        [sys.executable, path],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=path.parents[1],
-        env={"PYTHONPATH": str(path.parents[1]), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines() == expected(text)
+    environment = {"PYTHONPATH": str(path.parents[1]), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+    code, out, errors = forked_script.run(path, folder=tmp_path, environment=environment)
+    assert code == 0, errors
+    assert out.splitlines() == expected(text)
