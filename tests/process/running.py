@@ -151,7 +151,7 @@ TELLS = "if not trained:\n    print('training', flush=True)"
 def endless_loop(body=TELLS):
     """The text of a training script that ends only when the test ends it. It leaves the processor to the job's other
     processes and to other tests."""
-    return loop(body=f"{body}\ntime.sleep(0.02)", samples=10**12)
+    return loop(body=f"{body}\ntime.sleep(0.1)", samples=10**12)
 
 
 def events(folder, run="train"):
