@@ -42,6 +42,33 @@ def test_sparse_adam_equals_torch_on_any_rows(make_pair):
         pair.assert_same(1e-5)
 
 
+LAZY = {
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    "adam with decoupled decay": lambda p: torch.optim.Adam(p, weight_decay=0.1, decoupled_weight_decay=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, weight_decay=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5, weight_decay=0.1),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, weight_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("make", LAZY.values(), ids=LAZY)
+def test_lazy_update_trains_each_row_like_a_parameter_of_its_own(make_served, make):
+    """In PyTorch, a parameter without a gradient stays as it is, with its state."""
+    torch.manual_seed(0)
+    table = nn.Embedding(9, 4)
+    rows = nn.ParameterList(table.weight.detach().clone().unbind())
+    served, optimizer = make_served(table, make), make(rows.parameters())
+    for ids in torch.randint(0, 9, (10, 3)):
+        served.model(ids).sin().sum().backward()
+        served.step()
+        optimizer.zero_grad()
+        torch.stack([rows[row] for row in ids.tolist()]).sin().sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(served.model.state_dict()["weight"], torch.stack(list(rows)).detach())
+
+
 ROWWISE = {
     "row-wise": springtide.RowWiseAdagrad,
     "row-wise with options": lambda p: springtide.RowWiseAdagrad(
