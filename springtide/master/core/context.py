@@ -48,6 +48,7 @@ class ChangeSignal:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
+                await self._turned.wait()
                 while not true():
                     await self._turned.wait()
 

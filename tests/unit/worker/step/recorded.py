@@ -24,6 +24,10 @@ class Pending:
 
 
 class Client:
+    """Of a worker with no rows in device memory."""
+
+    ahead_of_servers = False
+
     def __init__(self, calls):
         self._calls, self.pushes, self.errors, self.age = calls, [], [], 0
         self.tables = SimpleNamespace(apply_step=lambda number: calls.append(("apply", number)) or f"applied {number}")
@@ -33,8 +37,13 @@ class Client:
         self.pushes.append(SimpleNamespace(parts=list(parts), **named))
         return Pending(self._calls, named["step"], self.errors.pop(0) if self.errors else None)
 
+    def train(self, on_device, hyper):
+        assert not on_device
+
 
 class Lookups:
+    all_on_device = False
+
     def __init__(self, calls):
         self._calls, self.client, self.after_step, self.parts = calls, Client(calls), 0, []
 
@@ -47,6 +56,9 @@ class Lookups:
 
     def clear(self):
         self._calls.append("clear rows")
+
+    def release(self):
+        """Do nothing: no rows are in device memory."""
 
     def learn(self, batch):
         self._calls.append(("learn", batch))

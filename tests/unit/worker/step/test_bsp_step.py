@@ -19,7 +19,7 @@ class Group:
 
     def __init__(self, calls):
         self._calls, self.forms, self.losses = calls, [], []
-        self.place = GroupPlace(1, 3, 5)
+        self.place, self.save_due = GroupPlace(1, 3, 5), False
 
     def await_complete(self, number):
         self._calls.append(("complete", number))
