@@ -19,21 +19,24 @@ from torch import nn
 from springtide import errors
 from springtide.checkpoint.format.storage import FolderStore, UrlStore
 from springtide.domain.core.validation import UNDECODABLE, FileVersion
-from springtide.domain.model.tables import TableOutline
-from springtide.export.table_files import ExportedModel, Format, TableDelta, apply, in_order, unpack
+from springtide.domain.model.tables import DType, TableOutline
+from springtide.export.table_files import ExportedModel, ExportedTable, Format, TableDelta, apply, in_order, unpack
+from springtide.export.untrained_rows import UntrainedRows
 
 VERSION = 2
 """Version of the export format. Version 1 stored sorted keys in a file, and had no index."""
 READ = (1, 2)
 CARD = "export.json"
 DENSE = "dense.pt"
+FILLED_ROWS = 1 << 16
+"""How many untrained rows of a model are filled at once."""
 
 
 class TableFile(msgspec.Struct, frozen=True, kw_only=True):
     """One table of an export."""
 
     outline: TableOutline
-    dtype: str
+    dtype: DType
     dim: int
     file: str
     keys: int
@@ -43,6 +46,8 @@ class TableFile(msgspec.Struct, frozen=True, kw_only=True):
     crc: int
     bytes: int = 0
     """Size of the table's file; 0 in exports of an earlier version."""
+    untrained: UntrainedRows | None = None
+    """How rows start that the file lacks; None in exports of an earlier version."""
 
 
 class ExportCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +169,8 @@ def read_card(url: str, number: int) -> ExportCard:
 def read_table(url: str, card: ExportCard, table: TableFile) -> TableDelta:
     content = _checked(url, card, table.file, table.crc)
     keys, rows, removed = unpack(card.format, content, table.dim)
-    return TableDelta(in_order(table.outline, table.dtype, keys, rows), np.sort(removed))
+    found = in_order(table.outline, table.dtype, keys, rows, untrained=table.untrained)
+    return TableDelta(found, np.sort(removed))
 
 
 def read_dense(url: str, card: ExportCard) -> dict[str, Any]:
@@ -208,7 +214,7 @@ def read(url: str, number: int | None = None) -> ExportedModel:
 def into(model: nn.Module, url: str, number: int | None = None) -> ExportedModel:
     """Fill a plain model from an export. On an error, change nothing.
 
-    Rows and buffers that the export lacks keep their values.
+    Rows that were never trained get the values that they have in the job. Buffers that the export lacks keep theirs.
     """
     found = read(url, number)
     weights = _weights(model, found)
@@ -223,13 +229,20 @@ def into(model: nn.Module, url: str, number: int | None = None) -> ExportedModel
             f"{name!r} is {tuple(found.dense[name].shape)} in the export and {tuple(own[name].shape)} in the model"
         )
     with torch.no_grad():
-        for weight, keys, rows in weights:
-            weight[keys] = rows.to(weight.dtype)
+        for weight, table in weights:
+            _fill(weight, table)
     model.load_state_dict(found.dense, strict=False)
     return found
 
 
-def _weights(model: nn.Module, found: ExportedModel) -> list[tuple[Any, torch.Tensor, torch.Tensor]]:
+def _fill(weight: torch.Tensor, table: ExportedTable) -> None:
+    for first in range(0, len(weight), FILLED_ROWS) if table.untrained is not None else ():
+        ids = np.arange(first, min(first + FILLED_ROWS, len(weight)))
+        weight[first : first + len(ids)] = torch.from_numpy(table.untrained_rows(ids)).to(weight.dtype)
+    weight[torch.from_numpy(table.keys)] = torch.from_numpy(table.rows).to(weight.dtype)
+
+
+def _weights(model: nn.Module, found: ExportedModel) -> list[tuple[torch.Tensor, ExportedTable]]:
     weights = []
     for name, table in found.tables.items():
         for path in table.outline.paths:
@@ -239,12 +252,11 @@ def _weights(model: nn.Module, found: ExportedModel) -> list[tuple[Any, torch.Te
                 weight = None
             if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
                 raise errors.BadInput(f"the model has no table at {path!r}; the export has table {name!r} there")
-            keys, rows = torch.from_numpy(table.keys.copy()), torch.from_numpy(table.rows.copy())
-            if rows.shape[1] != weight.shape[1] or (len(keys) and int(keys.max()) >= weight.shape[0]):
-                largest = int(keys.max()) if len(keys) else 0
+            largest, dim = int(table.keys[-1]) if len(table.keys) else 0, table.rows.shape[1]
+            if dim != weight.shape[1] or largest >= max(1, weight.shape[0]):
                 raise errors.BadInput(
-                    f"table {name!r} has dim {rows.shape[1]} and ids up to {largest}; the model's {path!r} is "
+                    f"table {name!r} has dim {dim} and ids up to {largest}; the model's {path!r} is "
                     f"{tuple(weight.shape)}"
                 )
-            weights.append((weight, keys, rows))
+            weights.append((weight, table))
     return weights

@@ -26,6 +26,7 @@ from springtide.embedding.lookup.table_client import native_spec
 from springtide.export import export_folder, table_files
 from springtide.export.export_folder import ChecksummedFile, ExportCard, TableFile
 from springtide.export.table_files import Format, Keys, Rows, Spool, TableSpool
+from springtide.export.untrained_rows import UntrainedRows
 
 log = logging.getLogger(__name__)
 # number of exports between two full exports. With more deltas an export would be slow to read, because a delta needs
@@ -179,7 +180,7 @@ def make(
                 )
             _sort_out(SlotRows(place, manifest), manifest.slots, specs, tables, dense, old, out, progress)
         written = tuple(
-            _write(there, i, part, spec, table, format)
+            _write(there, i, part, spec, manifest.seed, table, format)
             for i, (part, spec, table) in enumerate(zip(outline.tables, specs, tables, strict=True))
         )
     card = ExportCard(
@@ -234,7 +235,13 @@ def _sort_out(
 
 
 def _write(
-    there: FolderStore | UrlStore, at: int, part: TableOutline, spec: TableSpec, table: TableSpool, format: Format
+    there: FolderStore | UrlStore,
+    at: int,
+    part: TableOutline,
+    spec: TableSpec,
+    seed: int,
+    table: TableSpool,
+    format: Format,
 ) -> TableFile:
     file = f"table-{at}.{format}"
     with there.create(file) as written:
@@ -250,6 +257,7 @@ def _write(
         removed=table.removed,
         crc=out.crc,
         bytes=out.size,
+        untrained=UntrainedRows(table=spec.id, seed=seed, init=spec.init),
     )
 
 

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Literal, get_args
 
 import numpy as np
@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from springtide import errors
 from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStore
-from springtide.domain.model.tables import TableOutline
+from springtide.domain.model.tables import DType, TableOutline
+from springtide.export.untrained_rows import GOLDEN, UntrainedRows, mix64
 
 Keys = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
@@ -33,10 +34,31 @@ class ExportedTable:
     """The rows of one table, sorted by key. A missing key was never trained."""
 
     outline: TableOutline
-    dtype: str
+    dtype: DType
     """Data type on the servers. `rows` are float32 in any case."""
     keys: Keys
     rows: Rows
+    untrained: UntrainedRows | None = None
+    """How rows of missing keys start; None if an earlier version made the export."""
+
+    def look_up(self, ids: npt.ArrayLike) -> Rows:
+        """Return a row for each id, as the job would: trained rows, and initial values for all other ids."""
+        wanted = np.asarray(ids, dtype=np.int64).reshape(-1)
+        at = _positions(self.keys, wanted)
+        trained = at >= 0
+        found = np.empty((len(wanted), self.rows.shape[1]), dtype=np.float32)
+        found[trained] = self.rows[at[trained]]
+        if not trained.all():
+            found[~trained] = self.untrained_rows(wanted[~trained])
+        return found
+
+    def untrained_rows(self, ids: Keys) -> Rows:
+        if self.untrained is None:
+            raise errors.BadInput(
+                f"table {self.outline.name!r}: the export does not say how untrained rows start, because an earlier "
+                "version of Springtide made it. Export the checkpoint again"
+            )
+        return self.untrained.rows(ids, dim=self.rows.shape[1], dtype=self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +77,13 @@ class ExportedModel:
     """Names in the model's state dict for which no server has trained values."""
 
 
-def in_order(outline: TableOutline, dtype: str, keys: Keys, rows: Rows) -> ExportedTable:
+def in_order(
+    outline: TableOutline, dtype: DType, keys: Keys, rows: Rows, *, untrained: UntrainedRows | None = None
+) -> ExportedTable:
     order = np.argsort(keys, kind="stable")
-    return ExportedTable(outline, dtype, np.ascontiguousarray(keys[order]), np.ascontiguousarray(rows[order]))
+    return ExportedTable(
+        outline, dtype, np.ascontiguousarray(keys[order]), np.ascontiguousarray(rows[order]), untrained
+    )
 
 
 NAME = "index.bin"
@@ -75,16 +101,11 @@ class UnusableBase(errors.BadInput):
 def sums_of(rows: Rows) -> Sums:
     """Return a 64-bit hash of each row's bits."""
     mixed = np.empty(len(rows), dtype=np.uint64)
-    place = np.arange(rows.shape[1], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    place = np.arange(rows.shape[1], dtype=np.uint64) * GOLDEN
     for first in range(0, len(rows), HASHED_ROWS):
         part = np.ascontiguousarray(rows[first : first + HASHED_ROWS])
         # mix in the column number, because otherwise swapped columns would give the same hash
-        x = part.view(np.uint32).astype(np.uint64) + place
-        x ^= x >> np.uint64(30)
-        x *= np.uint64(0xBF58476D1CE4E5B9)
-        x ^= x >> np.uint64(27)
-        x *= np.uint64(0x94D049BB133111EB)
-        x ^= x >> np.uint64(31)
+        x = mix64(part.view(np.uint32).astype(np.uint64) + place)
         mixed[first : first + HASHED_ROWS] = x.sum(axis=1, dtype=np.uint64)
     return mixed
 
@@ -157,7 +178,7 @@ def apply(old: ExportedTable, delta: TableDelta) -> ExportedTable:
     keys = np.concatenate([old.keys[stays], delta.changed.keys])
     rows = np.concatenate([old.rows[stays], delta.changed.rows])
     order = np.argsort(keys, kind="stable")
-    return ExportedTable(delta.changed.outline, delta.changed.dtype, keys[order], rows[order])
+    return replace(delta.changed, keys=keys[order], rows=rows[order])
 
 
 def _positions(among: Keys, keys: Keys) -> Keys:

@@ -1,12 +1,17 @@
 """Write and read exports and deltas; damage and gaps are reported."""
 
+import dataclasses
+
 import msgspec
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from springtide import errors, export
+from springtide.domain.model.tables import Init
 from springtide.export import export_folder, table_files
+from tests.unit.checkpoint import stores
 from tests.unit.export.exports import exported
 
 
@@ -46,12 +51,43 @@ def test_export_and_its_delta_are_read_as_one(tmp_path, format, scheme):
 def test_plain_model_is_filled_wherever_a_table_is_used(tmp_path):
     exported(tmp_path, 1, rows(k0=1, k3=3))
     plain = Plain()
-    before = plain.bag.weight[1].tolist()
-    export.into(plain, str(tmp_path / "exports"))
+    found = export.into(plain, str(tmp_path / "exports"))
 
     assert plain.bag.weight[3].tolist() == plain.twin.weight[3].tolist() == [3, 3, 3, 3]
-    assert plain.bag.weight[1].tolist() == before
     assert plain.top.weight.tolist() == [[1, 1, 1, 1]]
+    assert plain.bag.weight.tolist() == found.tables["ids"].look_up(range(6)).tolist()
+
+
+def test_row_that_was_never_trained_is_read_as_in_the_job(tmp_path, monkeypatch):
+    init = Init(kind="uniform", a=1.0, b=2.0)
+    monkeypatch.setattr(stores, "TABLE", dataclasses.replace(stores.TABLE, init=init))
+    monkeypatch.setattr(export_folder, "FILLED_ROWS", 4)
+    store = stores.store()
+    served = np.empty((6, 4), dtype=np.float32)
+    store.pull(np.full(6, stores.TABLE.id, dtype=np.uint16), np.arange(6), served.reshape(-1))
+    served[3] = 3
+    exported(tmp_path, 1, rows(k3=3))
+    exported(tmp_path, 2, rows(k3=3), since=1)
+    plain = Plain()
+    found = export.into(plain, str(tmp_path / "exports"))
+
+    np.testing.assert_array_equal(plain.twin.weight.detach().numpy(), served)
+    np.testing.assert_array_equal(found.tables["ids"].look_up([5, 3, 5]), served[[5, 3, 5]])
+
+
+def test_export_without_initial_values_leaves_rows_and_refuses_to_look_them_up(tmp_path):
+    card = exported(tmp_path, 1, rows(k0=1))
+    url = str(tmp_path / "exports")
+    without = msgspec.structs.replace(card.tables[0], untrained=None)
+    export_folder.publish(export_folder.place_for(url, 1), msgspec.structs.replace(card, tables=(without,)))
+    plain = Plain()
+    before = plain.bag.weight[1].tolist()
+    table = export.into(plain, url).tables["ids"]
+
+    assert plain.bag.weight[1].tolist() == before
+    assert table.look_up([0]).tolist() == [[1, 1, 1, 1]]
+    with pytest.raises(errors.BadInput, match="Export the checkpoint again"):
+        table.look_up([0, 1])
 
 
 def test_model_of_another_shape_is_refused_and_not_changed(tmp_path):
