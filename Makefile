@@ -75,6 +75,7 @@ format: env
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python tools/settings_page.py
+	$(BIN)/python tools/api_page.py
 	$(BIN)/clang-format -i $(NATIVE_SOURCES)
 
 # Only a KUBECONFIG given on the command line counts: nobody's cluster is used because a shell happens to know it.

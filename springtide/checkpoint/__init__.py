@@ -1,13 +1,17 @@
-"""Checkpoints: slot images in segment files, and a manifest that lists the images of one checkpoint.
+"""Checkpoints of jobs, and `Checkpointer` for the state of any PyTorch program.
 
-`format.checkpoint_io` writes images, publishes manifests and finds the newest manifest. `format.manifest` combines the
-reports of all servers. `format.storage` is a folder or an fsspec URL. Programs without tables use `checkpointer`.
+A job's checkpoint has slot images in segment files, and a manifest that lists the images. `format.checkpoint_io`
+writes images, publishes manifests and finds the newest manifest. `format.manifest` combines the reports of all
+servers. `format.storage` is a folder or an fsspec URL. Programs without tables use `checkpointer`.
 """
 
 from springtide import lazy_names
 
 _HOME = {
-    name: "springtide.checkpoint.checkpointer.checkpointer" for name in ("Checkpointer", "Loaded", "Outcome", "Save")
+    "Checkpointer": "springtide.checkpoint.checkpointer.checkpointer",
+    "Loaded": "springtide.checkpoint.checkpointer.checkpointer",
+    "Outcome": "springtide.checkpoint.checkpointer.saver",
+    "Save": "springtide.checkpoint.checkpointer.saver",
 }
 
 __all__ = ["Checkpointer", "Loaded", "Outcome", "Save"]

@@ -1,7 +1,7 @@
-"""Training data: source.py reads samples, shards.py cuts them into shards, ledger/job_ledger.py leases them to workers.
+"""Training data, and `ElasticLoader` for programs without a job: a DataLoader whose number of workers can change.
 
-`springtide.data.ElasticLoader` is for programs without a job: a DataLoader whose number of workers can change
-(dataworker/loader/loader.py).
+source.py reads samples, shards.py cuts them into shards, ledger/job_ledger.py leases them to workers. `ElasticLoader`
+is in dataworker/loader/loader.py.
 """
 
 from typing import TYPE_CHECKING
@@ -12,5 +12,7 @@ if TYPE_CHECKING:
     from springtide.dataworker.loader.loader import ElasticLoader as ElasticLoader
 
 _HOME = {"ElasticLoader": "springtide.dataworker.loader.loader"}
+
+__all__ = ["ElasticLoader"]
 
 __getattr__ = lazy_names.importer(__name__, _HOME)

@@ -90,10 +90,12 @@ class LocalCluster:
 
     @property
     def status(self) -> JobStatus:
+        """Return the newest status of the job."""
         return self._seen
 
     @property
     def over(self) -> bool:
+        """Return True if the job has ended."""
         return self._ended is not None
 
     @property
@@ -105,6 +107,7 @@ class LocalCluster:
         return self._told[1]
 
     def pids(self) -> dict[str, int]:
+        """Return the process id of each running role."""
         found: dict[str, int] = {}
         for event in self.story:
             if event["event"] == "joined":
@@ -115,6 +118,7 @@ class LocalCluster:
         return {role: pid for role, pid in found.items() if is_ours(pid)}
 
     def signal(self, role: str, number: signal.Signals) -> int | None:
+        """Send a signal to a role. Return its process id; None if the role is not running."""
         pid = self.pids().get(role)
         if pid is None:
             return None
@@ -140,6 +144,7 @@ class LocalCluster:
             self.until(lambda _, role=role: self.kill(role))  # type: ignore[misc]
 
     def wake(self, pid: int) -> None:
+        """Continue a process that was stopped with SIGSTOP."""
         if is_ours(pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -160,6 +165,7 @@ class LocalCluster:
         return asyncio.run_coroutine_threadsafe(hold(), self._loop).result()
 
     def scale(self, workers: int | None = None, *, servers: int | None = None, data_workers: int | None = None) -> None:
+        """Scale the job as `springtide scale` does, and return when the master has accepted the request."""
         request = messages.ScaleRequest(workers, servers, "asked by a test", data_workers)
         work = ask_master(self.files, request, within_s=CALL_S)
         try:
@@ -176,6 +182,7 @@ class LocalCluster:
         asked.result()
 
     def stop(self, why: str = "stopped by a test") -> None:
+        """Drain the job as `springtide stop` does."""
         assert self._agent is not None
         self._loop.call_soon_threadsafe(self._agent.stop, why)
 

@@ -92,7 +92,7 @@ class PreparedData(NamedTuple):
 
 
 class Job:
-    """This worker's membership in its job."""
+    """This worker's membership in its job, which `join` returns."""
 
     def __init__(self, settings: config.Settings, to_master: master_link.MasterLink) -> None:
         self._settings, self._link = settings, to_master

@@ -98,6 +98,7 @@ MODELS: dict[str, ZooModel] = {
     "din": ZooModel(build=DIN, tables=(SMALL_TABLE, SMALL_TABLE, 100), draw=_history),
     "mmoe": ZooModel(build=MMoE, tables=(SMALL_TABLE,) * 37, draw=_rank),
 }
+"""Models by name: `widedeep`, `deepfm`, `xdeepfm`, `dcn`, `dcnv2`, `dlrm`, `ncf`, `din` and `mmoe`."""
 
 
 def entry(name: str) -> ZooModel:

@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from springtide import errors
 
+__all__ = ["StreamingAUC", "StreamingLogLoss", "auc"]
+
 _CELLS = 1 << 16
 _LOGIT_RANGE = 16.0  # larger logits share the outermost cell; sigmoid(-16) is 1e-7
 _TINY = 1e-7  # smallest distance of a probability from 0 and 1 in the log loss, about the resolution of float32 near 1

@@ -119,7 +119,9 @@ def test_every_benchmark_is_listed_on_the_page():
     assert not (silent := [name for name in BENCHES if f"`{name}`" not in page.partition("## Figures")[0]]), silent
 
 
-@pytest.mark.parametrize(("page", "tool"), [("settings", "settings"), ("spec", "spec"), ("benchmarks", "bench")])
+@pytest.mark.parametrize(
+    ("page", "tool"), [("settings", "settings"), ("spec", "spec"), ("benchmarks", "bench"), ("api", "api")]
+)
 def test_generated_pages_match_their_tool(page, tool):
     done = subprocess.run(
         [sys.executable, "-c", f"import {tool}_page; print({tool}_page.page(), end='')"],

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 from springtide import errors
 from springtide.checkpoint.checkpointer import saver, state_image
-from springtide.checkpoint.checkpointer.saver import Outcome, Save, StateManifest, StateStore
+from springtide.checkpoint.checkpointer.saver import Save, StateManifest, StateStore
 from springtide.domain.core.validation import takes_numbers
 
 log = logging.getLogger(__name__)
@@ -27,8 +27,6 @@ LOCK_WITHIN_S = 60.0
 
 Source = Literal["memory", "storage"]
 Read = Callable[[], Any]
-
-__all__ = ["Checkpointer", "Loaded", "Outcome", "Save"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from springtide import errors
 from springtide.data.stream.records import Floats, Mask, Records
 from springtide.domain.core.validation import takes_numbers
 
+__all__ = ["Field", "Fixed", "Json"]
+
 Field = str | tuple[str, int] | tuple[str, tuple[int, ...]]
 """A NumPy type such as "f4" or "i8", or a pair of a type and a length or shape."""
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -58,9 +60,8 @@ def decoder_of(decode: "Decoder | Callable[[list[bytes]], Any]") -> Decoder:
 class Fixed:
     """Decoder for records of a fixed width: fields in order without gaps, like a packed C struct.
 
-    >>> decode = Fixed({"dense": ("f4", 13), "ids": ("i8", 26), "label": "f4"})
-
-    gives ``{"dense": Tensor[n, 13], "ids": Tensor[n, 26], "label": Tensor[n]}``.
+    ``Fixed({"dense": ("f4", 13), "ids": ("i8", 26), "label": "f4"})`` makes batches
+    ``{"dense": Tensor[n, 13], "ids": Tensor[n, 26], "label": Tensor[n]}``.
     If `to` is given, the batch is the result of `to` on this dict.
     """
 

@@ -100,7 +100,15 @@ class Skipped:
 
 
 class ElasticLoader(options.BatchArguments, options.WorkerArguments):
-    """DataLoader with elastic workers; `resize`, `state_dict` and `load_state_dict` work at any time."""
+    """DataLoader with elastic workers; `resize`, `state_dict` and `load_state_dict` work at any time.
+
+    Arguments up to `in_order` are those of torch's DataLoader.
+
+    num_workers: data workers at the start; "auto": the loader chooses and changes the number itself.
+    seed: seed of the order of samples, which also depends on the epoch.
+    on_error: "fail", or "skip" to leave out samples that raise an error.
+    rank, world: this process and the number of processes that share each epoch; None: those of torch.distributed.
+    """
 
     @takes_numbers("self", "dataset", "sampler", "batch_sampler", "generator", "multiprocessing_context")
     def __init__(

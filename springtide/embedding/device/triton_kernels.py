@@ -10,9 +10,7 @@ import triton
 import triton.language as tl
 
 from springtide.embedding.device.kernels import BagGradients, IdBatch
-from springtide.embedding.device.triton_updates import update
-
-__all__ = ["keys", "pool", "reduce", "update"]
+from springtide.embedding.device.triton_updates import update as update
 
 ID_BLOCK = 512
 TILE_FLOATS = 2048

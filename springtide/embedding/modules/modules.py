@@ -126,12 +126,16 @@ def _rate(lr: Any, name: str) -> float | None:
 
 
 class TableOptions(TypedDict, total=False):
-    """Options of a table; `optimizer` and `lr` default to those of the parameter group."""
+    """Options of a table."""
 
     optimizer: str | tables.OptimSpec | None
+    """Name of the table's optimizer, such as "rowwise_adagrad"; None for that of the parameter group."""
     lr: float | None
+    """Learning rate; None for that of the parameter group."""
     init: Init
+    """Distribution of new rows, such as "normal" or ("uniform", -0.1, 0.1)."""
     dtype: str
+    """Type of the rows: "float32", "float16" or "bfloat16"."""
     min_count: int
     """Gradients that an id must receive before it gets a row; 0 for none."""
     ttl: int
@@ -236,6 +240,7 @@ class Embedding(_OpenTable):
         return calls.row_call(self.binding.features[0], ids)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the row of each id: the shape of `ids`, and `dim`."""
         (out,) = self.binding.lookups.run(self, ids)
         return out
 

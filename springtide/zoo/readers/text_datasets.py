@@ -121,7 +121,10 @@ _NAMES = ("user", "movie", "rating", "timestamp")
 
 
 class MovieLens(TextRecords):
-    """Ratings in a file of MovieLens. With `tables` (users, movies), ids must be below these row counts."""
+    """Ratings in a file of MovieLens. With `tables` (users, movies), ids must be below these row counts.
+
+    The label is 1 from `liked` stars on; with `liked=None`, the label is the number of stars.
+    """
 
     make = PairBatch
 
