@@ -157,7 +157,7 @@ class HolderRegistry:
     """Read failures of each rank since it last trained a sample."""
 
     def is_here(self, rank: int) -> bool:
-        return self.living.get(rank, -1) > self.fenced.get(rank, -2)
+        return self.living.get(rank, 0) > self.fenced.get(rank, -1)
 
     @property
     def here(self) -> set[int]:
@@ -263,7 +263,7 @@ def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
         if note is None
         else AsyncLedger.from_state(note, now.max_failures)
     )
-    if now.todo.length is not None and then.todo.length is None:
+    if now.todo.length is not None:
         then.end_at(now.todo.length, now.short)
     back = AsyncLedger(now.card, now.base, now.max_failures)
     running, cut = min((now.todo.running, now.todo.cut), (then.todo.running, then.todo.cut))
@@ -324,9 +324,9 @@ def stream_back_to(now: StreamLedger, note: StreamLedgerState | None) -> StreamL
         back.partitions[number] = Partition(known.start, known.end, join_spans(clipped), cuts, known.owner)
         if clipped:
             back.waiting.add(number)
-        left = sum(end - first for first, end in back.partitions[number].waiting)
-        left += sum(given_up.end - given_up.first for given_up in back.poisoned if given_up.shard - back.base == number)
-        back.samples_done += known.end - known.start - left
+        waiting = sum(end - first for first, end in back.partitions[number].waiting)
+        back.samples_done += known.end - known.start - waiting
+    back.samples_done -= sum(given_up.end - given_up.first for given_up in back.poisoned)
     back.void = min(back.samples_done, now.void, note.void) if note is not None else 0
     return back
 
@@ -339,7 +339,7 @@ def resume_stream(note: StreamLedgerState, max_failures: int, *, returns: bool) 
     for given_up in flow.poisoned:
         flow.put_back(given_up.shard - flow.base, Span(given_up.first, given_up.end))
     for number, partition in flow.partitions.items():
-        partition.owner, partition.failed_at, partition.tries = None, -1, 0
+        partition.owner, partition.tries = None, 0
         if partition.final:
             end, partition.end = partition.end, FAR
             flow.put_back(number, Span(end, FAR))

@@ -253,7 +253,7 @@ class StreamLedger(SharedLedger):
         if partition.tries >= self.max_failures:
             after = min(end, partition.batch_end(begin, self.card.batch_size))
             self.poisoned.append(Poisoned(failure.shard, 0, begin, after, partition.tries, failure.error))
-            partition.failed_at, partition.tries, begin = -1, 0, after
+            partition.tries, begin = 0, after
         self.put_back(number, Span(begin, end))
         return True
 
@@ -364,8 +364,8 @@ class StreamLedger(SharedLedger):
     def _end(self, number: int, partition: Partition, end: int) -> None:
         """End a partition at `end`, or after its last trained offset if that is later. Ask the holder to stop there."""
         mine = [lease for lease in self.leases.values() if lease.running == number]
-        tail = max([first for first, until in partition.waiting if until == FAR], default=partition.start)
-        end = max(end, tail, *(lease.offset for lease in mine), partition.start)
+        tail = [first for first, until in partition.waiting if until == FAR]
+        end = max(end, partition.start, *tail, *(lease.offset for lease in mine))
         partition.end_at(end)
         if not partition.waiting:
             self.waiting.discard(number)

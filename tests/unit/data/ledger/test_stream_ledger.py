@@ -4,7 +4,7 @@ import dataclasses
 
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.data.ledger.passes import caught_up
-from springtide.data.ledger.stream_ledger import MOST_CUTS
+from springtide.data.ledger.stream_ledger import MOST_CUTS, Span, join_spans
 from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Progress, ReadFailure, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, MOST_PARTITIONS, BatchCut, PartitionRange, StreamCard
@@ -93,8 +93,10 @@ def test_cut_applies_to_every_later_reader_of_the_partition():
     grants = lease(book, A, TWO)
     assert book.cuts_of(grants) == ()
     asked = (BatchCut(0, 5, 23), BatchCut(1, 0, 7), BatchCut(1, 0, 30))
+    before = book.changes
     assert book.cut(A, asked) == asked
     changes = book.changes
+    assert changes == before + 2, "each new cut is journaled"
     assert book.cut(A, asked) == asked and book.changes == changes, "to repeat it does no harm"
     assert book.cut(B, asked) == () and book.cut(A, asked, era=3) == ()
     assert book.cut(A, [BatchCut(0, 6, 23), BatchCut(9, 0, 23), BatchCut(0, 5, 5), BatchCut(0, 5, FAR)]) == ()
@@ -115,8 +117,9 @@ def test_cuts_are_forgotten_once_no_kept_checkpoint_needs_them():
         book.report(A, [Progress(0, 5, at, FAR)], 0.0)
         notes.append(book.note())
     (flow,) = book.flows()
+    before = book.changes
     book.keep(notes[0])
-    assert flow.partitions[0].cuts == [13, 27, 34]
+    assert flow.partitions[0].cuts == [13, 27, 34] and book.changes == before + 1, "it is journaled"
     book.keep(notes[1])
     assert flow.partitions[0].cuts == [27, 34]
     changes = book.changes
@@ -298,3 +301,97 @@ def test_fenced_rank_is_assigned_no_partition_until_it_returns():
     assert not isinstance(lease(book, B), NoLease)
     lease(book, LeaseHolder(A.rank, 1))
     assert book.assign([(0, A.rank)]) == 1
+
+
+def test_cuts_after_the_first_untrained_offset_of_a_kept_checkpoint_stay():
+    book = JobLedger(workers=1, keeps=1)
+    lease(book, A, TWO)
+    for at in (13, 27):
+        book.cut(A, [BatchCut(0, 5, at)])
+    assert book.fail(A, ReadFailure(0, 5, 20, "bad bytes"))
+    lease(book, B)
+    book.report(B, [Progress(0, 20, 40, 40)], 0.0)
+    book.take_back([LeaseKey(0, 5)])
+    (flow,) = book.flows()
+    assert flow.partitions[0].waiting == [(5, 20), (40, FAR)]
+    book.keep(book.note())
+    assert flow.partitions[0].cuts == [13, 27] and flow.floors == [{0: 5, 1: 0}]
+
+
+def test_spans_are_joined_where_they_touch():
+    assert join_spans([Span(6, 9), Span(0, 2), Span(5, 7), Span(9, 9), Span(12, 20), Span(13, 15)]) == [
+        (0, 2),
+        (5, 9),
+        (12, 20),
+    ]
+
+
+def test_only_progress_that_ends_a_lease_frees_offsets():
+    book = JobLedger(workers=1)
+    lease(book, A, TWO)
+    assert not book.report(A, [Progress(0, 5, 20, FAR)], 0.0).freed
+    assert book.report(A, [Progress(0, 5, 30, 40)], 0.0).freed, "the end of the lease is pending again"
+    assert not book.report(A, [Progress(0, 5, 35, 40)], 0.0).freed
+    assert book.report(A, [Progress(0, 5, 40, 40)], 0.0).freed
+
+
+def test_holder_that_agrees_to_an_end_is_not_asked_again():
+    book = JobLedger(workers=1)
+    lease(book, A, TWO)
+    lease(book, A, (PartitionRange(1, 0, 40, final=True),))
+    assert book.report(A, [Progress(1, 0, 10, FAR)], 0.0).wishes == (ShrinkRequest(1, 0, 40),)
+    agreed = book.report(A, [Progress(1, 0, 20, 40)], 0.0)
+    assert agreed.freed and not agreed.wishes
+    assert not book.report(A, [Progress(1, 0, 30, 40)], 0.0).freed
+
+
+def test_holder_trained_no_fewer_samples_than_none():
+    book = JobLedger(workers=1)
+    lease(book, A, TWO)
+    book.report(A, [Progress(0, 5, 20, FAR, 99)], 0.0)
+    assert (book.samples_done, book.samples_trained) == (15, 0)
+
+
+def test_partition_assigned_to_a_lost_worker_is_free_for_others():
+    book = JobLedger(workers=1)
+    lease(book, A, TWO)
+    lease(book, B)
+    book.assign([(1, 1)])
+    book.report(A, [Progress(1, 0, 20, 20)], 0.0)
+    assert not book.came_back(0)
+    book.fence(1, 0)
+    assert book.came_back(0) and lease(book, A) == (Grant(1, 0, 1, 20, FAR),)
+    assert book.flows()[0].partitions[0].owner == 0
+
+
+def test_partition_that_ends_before_anybody_leased_it_is_done():
+    book = JobLedger(workers=2)
+    lease(book, A, TWO)
+    lease(book, A, (PartitionRange(1, 0, 0, final=True),))
+    assert (book.totals().leased, book.totals().done, book.totals().samples) == (1, 1, 0)
+    ledger_invariants.check(book)
+
+
+def test_end_before_trained_offsets_is_moved_behind_them():
+    book = JobLedger(workers=1)
+    lease(book, A, TWO)
+    book.report(A, [Progress(0, 5, 30, FAR), Progress(1, 0, 20, 20)], 0.0)
+    lease(book, A, (PartitionRange(0, 5, 3, final=True), PartitionRange(1, 0, 3, final=True)))
+    assert [partition.end for partition in book.flows()[0].partitions.values()] == [30, 20]
+    assert lease(book, A) is NoLease.END and book.totals().samples == 25 + 20
+    ledger_invariants.check(book)
+
+
+def test_unreadable_batch_ends_at_its_first_cut():
+    book = JobLedger(workers=1, max_failures=1)
+    lease(book, A, TWO)
+    for at in (13, 17):
+        book.cut(A, [BatchCut(0, 5, at)])
+    assert book.fail(A, ReadFailure(0, 5, 10, "bad bytes"))
+    assert [(each.first, each.end) for each in book.poisoned()] == [(10, 13)]
+    assert book.flows()[0].tries == 0, "the next offset was never tried"
+
+
+def test_stream_never_begins_below_its_first_offset():
+    book = JobLedger(workers=1)
+    assert lease(book, A, (PartitionRange(0, -5, 9),)) == (Grant(0, 0, 0, 0, FAR),)
