@@ -120,11 +120,11 @@ class PushBatches:
         """Add a batch that the loop received. Adjacent parts of one batch get one identity and one claim."""
         order = handed.order
         for part in order.ranges:
-            samples, shard, first, count = self.ranges[-1] if self.ranges else (0, -1, -1, 0)
-            if (shard, first + count) == (part.shard, part.first):
-                self.ranges[-1] = (samples, shard, first, count + part.count)
-            else:
-                self.ranges.append((part.shard_samples, part.shard, part.first, part.count))
+            match self.ranges[-1:]:
+                case [(samples, shard, first, count)] if (shard, first + count) == (part.shard, part.first):
+                    self.ranges[-1] = (samples, shard, first, count + part.count)
+                case _:
+                    self.ranges.append((part.shard_samples, part.shard, part.first, part.count))
         self.samples += order.samples
         self.counting += 0 if order.borrowed else order.samples
         self.group_samples += order.samples / order.share

@@ -6,6 +6,7 @@ import torch
 from springtide import errors
 from springtide.worker.step.async_step import AsyncStep
 from springtide.worker.step.step import PushBatches, StepListener, UnsteppedGradients
+from tests.oracles.rws_adagrad import RWSAdagrad
 from tests.unit.worker.step.recorded import Recorder, Rows, batch, claim
 
 
@@ -124,6 +125,12 @@ def test_optimizers_that_stepped_are_pushed_when_the_others_did_not():
     assert loop.pushes == []
     loop.step.on_batch_done()
     assert loop.pushes == [(1, [(100, 0, 0, 4)])] and loop.parts.client.pushes[0].hyper == [("rates", 1)]
+
+
+def test_step_before_the_first_batch_is_pushed():
+    loop = Loop()
+    loop.step.optimizers[0].step()
+    assert loop.pushes == [(1, [])]
 
 
 def test_second_step_of_one_optimizer_does_not_wait_for_the_other():
@@ -484,13 +491,13 @@ def test_unbounded_worker_never_enters():
 
 
 def test_end_of_a_pass_pushes_open_batches_and_releases_leases():
-    loop = Loop()
-    loop.step.hand_out(batch(0, 4), batch(4, 4))
+    loop, following = Loop(), batch(4, 4)
+    loop.step.hand_out(batch(0, 4), following)
     loop.parts.take()
     loop.step.close_pass(early=False)
     assert loop.pushes == [(1, [(100, 0, 0, 4)])]
     assert loop.parts.take("push", "wait", "settle", "release") == [("push", 1), ("wait", 1), "settle", "release"]
-    loop.step.hand_out(batch(4, 4), None)
+    loop.step.hand_out(following, None)
     assert loop.parts.take("prefetch") == [("prefetch", "batch 4", 0)], "rows of another pass are not used"
 
 
@@ -554,3 +561,12 @@ def test_step_alone_has_the_first_seat_and_nothing_to_do_for_a_group():
     assert loop.step.seat == (0, 1) and loop.step.rates is loop.parts.rates
     assert [loop.step.regroup(3), loop.step.flush_now(), loop.step.retire()] == [None] * 3
     assert loop.parts.calls == []
+
+
+def test_dlrms_optimizer_goes_on_with_the_sums_that_it_loads():
+    loop = Recorder()
+    loop.own = [RWSAdagrad(loop.params, lr=0.1)]
+    saved = RWSAdagrad([torch.zeros(2)], lr=0.1).state_dict() | {"state": {0: {"sum": torch.ones(2)}}}
+    AsyncStep(loop.context, loop.own, served=True, named=True)
+    loop.own[0].load_state_dict(saved)
+    assert loop.own[0].momentum_initialized

@@ -131,3 +131,73 @@ def test_counts_of_steps_are_those_of_each_optimizer_and_can_be_set():
     rates.steps = [5, 7]
     rates.now([job_optimizer(first)])
     assert rates.steps == [6, 7]
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        rates.steps = [5]
+
+
+def test_table_with_its_own_rate_keeps_it_while_the_others_follow_their_groups():
+    model = nn.ModuleList([nn.EmbeddingBag(4, 2), springtide.EmbeddingBag(2, lr=0.5), nn.EmbeddingBag(4, 2)])
+    tables = serve_model(model)
+    groups = [{"params": [model[0].weight, model[1].weight]}, {"params": [model[2].weight], "lr": 0.3}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    rates, (first, own, other) = TableRates([optimizer], tables), [table.spec.id for table in tables]
+    assert sorted(rates.now([job_optimizer(optimizer)])) == [
+        (first, 0.1, 0.0, 0),
+        (own, 0.5, 0.0, 0),
+        (other, 0.3, 0.0, 0),
+    ]
+    optimizer.param_groups[0]["lr"] = 0.2
+    assert sorted(rates.now([job_optimizer(optimizer)])) == [
+        (first, 0.2, 0.0, 0),
+        (own, 0.5, 0.0, 0),
+        (other, 0.3, 0.0, 0),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "counts"), [("sparse_adam", [1, 2]), ("adam", [0, 0])])
+def test_only_an_own_optimizer_that_needs_the_step_number_gets_it(kind, counts):
+    model = nn.ModuleList([springtide.EmbeddingBag(2, optimizer=kind), nn.EmbeddingBag(4, 2)])
+    tables = serve_model(model)
+    own, other = (torch.optim.SGD([table.weight], lr=0.1) for table in tables)
+    rates = TableRates([own, other], tables)
+    assert rates.follow_steps is (kind == "sparse_adam")
+    sent = [rates.now([job_optimizer(own), job_optimizer(other)]) for _ in range(2)]
+    assert [[hyper[3] for hyper in push] for push in sent] == [[counts[0], 0], [counts[1], 0]]
+
+
+def test_tables_of_sparse_adam_get_its_step_number_also_with_their_own_rate():
+    model = nn.ModuleList([nn.EmbeddingBag(4, 2, sparse=True), springtide.EmbeddingBag(2, lr=0.5)])
+    tables = serve_model(model)
+    optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.1)
+    rates = TableRates([optimizer], tables)
+    rates.now([job_optimizer(optimizer)])
+    assert [hyper[3] for hyper in rates.now([job_optimizer(optimizer)])] == [2, 2]
+
+
+def test_optimizer_keeps_no_state_of_a_table():
+    model = nn.ModuleList([nn.EmbeddingBag(4, 2), nn.Linear(2, 1)])
+    optimizer = torch.optim.Adagrad(model.parameters())
+    TableRates([optimizer], serve_model(model))
+    assert set(optimizer.state) == set(model[1].parameters())
+
+
+def test_table_beside_other_parameters_of_a_second_optimizer_is_refused():
+    model = nn.Sequential(nn.EmbeddingBag(4, 2))
+    first = torch.optim.SGD(model.parameters(), lr=0.1)
+    second = torch.optim.SGD([torch.zeros(1), model[0].weight], lr=0.1)
+    with pytest.raises(errors.BadInput, match="in two optimizers"):
+        TableRates([first, second], serve_model(model))
+
+
+def test_dense_parameters_on_servers_follow_their_group():
+    dense = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([{"params": [dense.weight]}, {"params": [dense.bias], "lr": 0.3}], lr=0.1, momentum=0.5)
+    rates = TableRates([optimizer], [])
+    rates.follow_dense(optimizer, 1, 7)
+    rates.follow_dense(optimizer, 0, 8)
+    rates.follow_dense(optimizer, 1, 9)
+    assert rates.now([job_optimizer(optimizer)]) == [(7, 0.3, 0.0, 0), (9, 0.3, 0.0, 0), (8, 0.1, 0.0, 0)]
+    assert rates.idle_weights([]) == []
+    optimizer.param_groups[1]["momentum"] = 0.9
+    with pytest.raises(errors.BadInput, match=r"momentum .* was 0\.5"):
+        rates.now([job_optimizer(optimizer)])
