@@ -49,11 +49,10 @@ class MirrorDirectory:
         return {server_of(life): report.node for life, report in requests.items() if report.node}
 
     def holders(self, lives: Mapping[int, str], numbers: Iterable[int]) -> checkpoints.FileHolders:
-        addresses = {server_of(life): request.takes_copies_at for life, request in self._said.items() if request.node}
-        living = {server_of(life) for life in lives.values()}
-        spoken = {server_of(life) for life in lives.values() if life in self._said}
-        known = {server: at for server, at in addresses.items() if server in spoken}
-        return checkpoints.FileHolders(tuple(numbers), known, tuple(sorted(living - spoken)))
+        spoken = {life: self._said[life] for life in lives.values() if life in self._said}
+        addresses = {server_of(life): report.takes_copies_at for life, report in spoken.items() if report.node}
+        awaited = sorted(server_of(life) for life in lives.values() if life not in spoken)
+        return checkpoints.FileHolders(tuple(numbers), addresses, tuple(awaited))
 
     def named(
         self, order: checkpoints.SaveOrder, role: Role, lives: Mapping[int, str], kept: Iterable[Manifest] = ()

@@ -1,6 +1,5 @@
 """Stores behind a URL: library errors become one error type, and folders are not listed needlessly."""
 
-import asyncio
 import threading
 
 import fsspec
@@ -11,7 +10,6 @@ from springtide import errors
 from springtide.checkpoint.format import storage
 from springtide.checkpoint.format.storage import UrlStore
 from springtide.checkpoint.transfer import upload
-from springtide.master.checkpoint import uploads
 from tests.unit.checkpoint import stores
 
 
@@ -165,37 +163,3 @@ def test_hanging_upload_is_detected(tmp_path, monkeypatch):
     assert "can be reached" in one.trouble()
     answers.set()
     thread.join()
-
-
-def test_upload_result_is_used_without_waiting_for_process_exit(monkeypatch):
-    monkeypatch.setattr(uploads, "ENDS_S", 0.01)
-    line = '{"number": 3, "url": "s3://there", "error": "silent"}'
-
-    async def ask():
-        process = await asyncio.create_subprocess_exec(
-            "sh", "-c", f"echo a library talks; echo '{line}'; exec sleep 600", stdout=asyncio.subprocess.PIPE
-        )
-        try:
-            return await asyncio.wait_for(uploads.answer_of(process), 60)
-        finally:
-            process.kill()
-            await process.wait()
-
-    assert asyncio.run(ask()).error == "silent"
-
-
-def test_upload_process_that_closed_its_output_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(uploads, "ENDS_S", 0.01)
-
-    async def ask():
-        process = await asyncio.create_subprocess_exec("sh", "-c", "exec sleep 600 >&-", stdout=asyncio.subprocess.PIPE)
-        try:
-            with pytest.raises(
-                OSError, match="the upload process closed its output and did not exit before it reported a result"
-            ):
-                await asyncio.wait_for(uploads.answer_of(process), 60)
-        finally:
-            process.kill()
-            await process.wait()
-
-    asyncio.run(ask())
