@@ -49,8 +49,7 @@ class Partition:
         return self.end < FAR
 
     def put_back(self, span: Span) -> None:
-        if span.first < span.end:
-            self.waiting = join_spans([*self.waiting, span])
+        self.waiting = join_spans([*self.waiting, span])
 
     def end_at(self, end: int) -> None:
         """Set the final end, and drop all offsets beyond it."""
@@ -68,11 +67,9 @@ class Partition:
     def cuts_in(self, first: int, end: int) -> list[int]:
         return self.cuts[bisect.bisect_right(self.cuts, first) : bisect.bisect_left(self.cuts, end)]
 
-    def forget(self, below: int) -> bool:
-        """Drop cuts before an offset below which no worker will read again. Return True if cuts were dropped."""
-        gone = bisect.bisect_right(self.cuts, below)
-        del self.cuts[:gone]
-        return gone > 0
+    def forget(self, below: int) -> None:
+        """Drop cuts before an offset below which no worker will read again."""
+        del self.cuts[: bisect.bisect_right(self.cuts, below)]
 
     def batch_end(self, first: int, batch_size: int) -> int:
         full = (first // batch_size + 1) * batch_size
