@@ -133,7 +133,7 @@ def test_new_run_goes_on_with_all_that_is_not_trained():
     assert later.samples_done == 200 and not later.is_cut_short(SECOND)
 
 
-def test_bsp_pass_opened_after_the_checkpoint_begins_anew():
+def test_bsp_pass_opened_after_the_checkpoint_restarts():
     book, card = JobLedger(workers=1), dataclasses.replace(CARD, in_step=True)
     note = book.note()
     book.report(A, [Progress(one.shard, 0, 40, 40) for one in book.lease(A, card, 1, 0.0)], 0.0)

@@ -138,7 +138,7 @@ def test_last_server_that_is_lost_ends_the_wait():
     copying(test)
 
 
-def test_copy_that_fails_ends_all_orders_and_the_next_checkpoint_begins_anew(monkeypatch):
+def test_copy_that_fails_ends_all_orders_of_its_checkpoint_only(monkeypatch):
     async def test(made):
         first, second = [await made.order(server) for server in ("server-0", "server-1")]
         made.copies.on_report("server-0", CopyReport(first.id, files=1, bytes=10, lacks=("server-0/a.seg",)))
