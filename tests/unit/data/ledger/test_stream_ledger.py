@@ -5,7 +5,16 @@ import dataclasses
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.data.ledger.passes import caught_up
 from springtide.data.ledger.stream_ledger import MOST_CUTS, Span, join_spans
-from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Progress, ReadFailure, ShrinkRequest
+from springtide.domain.data.leases import (
+    Grant,
+    LeaseHolder,
+    LeaseKey,
+    NoLease,
+    Poisoned,
+    Progress,
+    ReadFailure,
+    ShrinkRequest,
+)
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, MOST_PARTITIONS, BatchCut, PartitionRange, StreamCard
 from tests.oracles import ledger_invariants
@@ -388,10 +397,37 @@ def test_unreadable_batch_ends_at_its_first_cut():
     for at in (13, 17):
         book.cut(A, [BatchCut(0, 5, at)])
     assert book.fail(A, ReadFailure(0, 5, 10, "bad bytes"))
-    assert [(each.first, each.end) for each in book.poisoned()] == [(10, 13)]
+    assert book.poisoned() == (Poisoned(0, 0, 10, 13, 1, "bad bytes"),)
     assert book.flows()[0].tries == 0, "the next offset was never tried"
 
 
 def test_stream_never_begins_below_its_first_offset():
     book = JobLedger(workers=1)
     assert lease(book, A, (PartitionRange(0, -5, 9),)) == (Grant(0, 0, 0, 0, FAR),)
+
+
+def test_failure_beyond_a_lease_or_of_another_worker_changes_no_offset():
+    book = JobLedger(workers=1, max_failures=1)
+    lease(book, A, (PartitionRange(0, 0, 40, final=True),))
+    assert not book.fail(B, ReadFailure(0, 0, 10, "not mine"))
+    assert book.fail(A, ReadFailure(0, 0, 40, "late"))
+    assert not book.poisoned() and book.flows()[0].leases[0, 0].end == 40
+    ledger_invariants.check(book)
+
+
+def test_report_of_a_partition_extends_its_lease():
+    book = JobLedger(workers=1, lease_s=10)
+    lease(book, A, TWO)
+    book.report(A, [Progress(0, 5, 20, FAR)], 5.0)
+    assert book.expired(11.0) == (LeaseKey(1, 0),)
+
+
+def test_partition_of_another_worker_hides_no_free_partition():
+    book = JobLedger(workers=2)
+    lease(book, A, TWO)
+    lease(book, B)
+    book.report(A, [Progress(0, 5, 5, 5)], 0.0)
+    book.assign([(0, 1)])
+    assert not book.came_back(0) and book.came_back(1)
+    book.fail(B, ReadFailure(1, 0, 0, "bad bytes"))
+    assert book.came_back(0)
