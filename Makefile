@@ -12,7 +12,7 @@ NATIVE_SOURCES = $(shell find cpp -name '*.h' -o -name '*.cpp')
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env native native-tests demo test test-k8s check format docs bench soak chaos mutate setup-extra sanitize chart clean
+.PHONY: help env native native-tests wheel demo test test-k8s check format docs bench soak chaos mutate setup-extra sanitize chart clean
 
 help:
 	@echo "make env          .venv with everything, the native core built in place"
@@ -28,6 +28,7 @@ help:
 	@echo "make mutate       change the product's code in small ways and see whether tests fail, FILES=springtide/job"
 	@echo "make setup-extra  what the tests marked 'extra' need"
 	@echo "make sanitize     the native tests under ASan/UBSan and TSan; FUZZ_SECONDS=30 for each fuzz target"
+	@echo "make wheel        dist/springtide-*.whl, which installs without a compiler; see docs/install.md"
 	@echo "make chart        write the Helm chart to build/helm/springtide"
 
 env: $(STAMPS)/deps native
@@ -57,6 +58,9 @@ native: $(STAMPS)/compile
 
 native-tests: native
 	@PATH="$(CURDIR)/$(BIN):$$PATH" MAKEFLAGS= tools/build_native $(NATIVE_BUILD) tests
+
+wheel: $(STAMPS)/compile
+	@PATH="$(CURDIR)/$(BIN):$$PATH" MAKEFLAGS= nice -n 10 tools/build_wheel dist
 
 demo: env
 	@$(BIN)/springtide demo

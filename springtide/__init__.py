@@ -5,6 +5,7 @@ springtide`` stays fast and does not load torch.
 """
 
 from os.path import realpath as _realpath
+from typing import Any as _Any
 
 from springtide import lazy_names
 
@@ -38,7 +39,11 @@ __all__ = [
     "stream",
 ]
 
-__getattr__ = lazy_names.importer(__name__, _HOME)
+_find = lazy_names.importer(__name__, _HOME)
+
+
+def __getattr__(name: str) -> _Any:
+    return lazy_names.native_core(__name__) if name == "_native" else _find(name)
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ describes every class for users.
 """
 
 import difflib
+import pathlib
 from collections.abc import Iterable
 
 
@@ -67,6 +68,21 @@ class MissingLab(UserError, ImportError):
         super().__init__(
             f"`springtide {command}` needs the separate package springtide-lab: `pip install ./lab` in a checkout"
         )
+
+
+class MissingNativeCore(UserError, ImportError):
+    """The compiled part of the package, `springtide._native`, is missing or cannot be loaded."""
+
+    def __init__(self, package: str, why: object) -> None:
+        clone = pathlib.Path(package).parent
+        self.fix = (
+            "reinstall a wheel for this Python and machine: pip install --force-reinstall --no-deps springtide-*.whl"
+        )
+        if (clone / "Makefile").exists():
+            self.fix = (
+                f"{clone} is a clone without a build: run `make env` in it, or run elsewhere with a wheel installed"
+            )
+        super().__init__(f"{package} has no native core that Python can load ({why}); {self.fix}")
 
 
 class StreamShrunk(UserError):

@@ -14,3 +14,13 @@ def importer(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(importlib.import_module(home[name]), name)
 
     return find
+
+
+def native_core(package: str) -> Any:
+    """Return the compiled module of a package. Raise MissingNativeCore if Python cannot load it."""
+    try:
+        return importlib.import_module(f"{package}._native")
+    except ImportError as error:
+        from springtide import errors  # not needed by `import springtide`
+
+        raise errors.MissingNativeCore(importlib.import_module(package).__path__[0], error) from error

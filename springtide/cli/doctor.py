@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from springtide import errors
 from springtide.cli.common.options import JsonOnly, verb
 from springtide.cli.common.render import print_result
 
@@ -62,7 +63,7 @@ def check_native() -> HostCheck:
     try:
         native = importlib.import_module("springtide._native")
     except ImportError as error:
-        fix = "run `make env` in the checkout, or reinstall with `pip install --force-reinstall springtide`"
+        fix = errors.MissingNativeCore(str(pathlib.Path(__file__).parents[1]), error).fix
         return HostCheck("native core", "missing", str(error), fix)
     return HostCheck("native core", "ok", str(native.__file__))
 
@@ -83,14 +84,7 @@ def check_packages() -> HostCheck:
 
 def check_compiler() -> HostCheck:
     found = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    if found:
-        return HostCheck("compiler", "ok", found)
-    return HostCheck(
-        "compiler",
-        "slow",
-        "none (needed only to build from source)",
-        "apt-get install g++, or your system's C++20 compiler",
-    )
+    return HostCheck("compiler", "ok", found or "none; only torch.compile and building from source need one")
 
 
 def check_huge_pages() -> HostCheck:

@@ -1,5 +1,6 @@
 """What users see: public names, import time, and docs pages that list everything they should."""
 
+import functools
 import importlib
 import inspect
 import re
@@ -95,14 +96,27 @@ def test_every_dependency_has_its_reason_on_the_page():
 def test_links_between_pages_resolve():
     broken = []
     for page in [p for p in sources.tracked() if p.suffix == ".md"]:
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
-            if not re.match(r"[a-z]+:", target) and not (page.parent / target).exists():
-                broken.append(f"{sources.short(page)} -> {target}")
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
+            other = page.parent / target if target else page
+            if re.match(r"[a-z]+:", target):
+                continue
+            if not other.exists() or (anchor and other.suffix == ".md" and anchor not in anchors(other)):
+                broken.append(f"{sources.short(page)} -> {target}#{anchor}")
     assert not broken, broken
 
 
-def test_every_page_is_reachable_from_the_front_page():
+@functools.cache
+def anchors(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    titles = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ (.*)$", text, flags=re.M)]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_two_clicks_from_the_readme():
     docs = sources.ROOT / "docs"
+    readme = (sources.ROOT / "README.md").read_text()
+    assert "(docs/index.md)" in readme and "(docs/design/index.md)" in readme
     fronts = "".join((docs / front).read_text() for front in ("index.md", "design/index.md"))
     pages = [page for page in sources.tracked() if page.suffix == ".md" and docs in page.parents]
     lost = [sources.short(page) for page in pages if f"{page.name})" not in fronts and page != docs / "index.md"]

@@ -2,10 +2,11 @@
 
 import json
 import pathlib
+import sys
 
 import pytest
 
-from springtide.cli import app
+from springtide.cli import app, doctor
 from springtide.cli.job import run
 from springtide.cli.job.run_options import run_options
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, PatienceWish, RoleWish
@@ -127,6 +128,12 @@ def test_doctor_checks_everything_and_prints_json_last(capsys):
     assert states["python"] == states["packages"] == states["ports"] == "ok"
     assert code == (0 if found["ok"] else 3)
     assert all(check["fix"] for check in found["checks"] if check["state"] != "ok")
+
+
+def test_doctor_says_how_to_get_a_missing_native_core(monkeypatch):
+    monkeypatch.setitem(sys.modules, "springtide._native", None)
+    check = doctor.check_native()
+    assert check.state == "missing" and "`make env`" in check.fix  # the tests run in a clone
 
 
 def test_run_options_make_an_elastic_job():
