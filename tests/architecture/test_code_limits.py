@@ -18,7 +18,7 @@ GERUNDS = 0
 LATE_CALLBACKS = 0
 
 SKIP = "# fmt: " + "skip"
-PLAIN_NOUNS = {"planning", "testing", "sampling", "batching"}
+PLAIN_NOUNS = {"planning", "testing", "sampling", "batching", "lightning"}
 """Names that end in "ing" and are nouns of the field."""
 
 

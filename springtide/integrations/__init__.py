@@ -1,0 +1,1 @@
+"""Strategies that run the training loops of other frameworks in a job."""

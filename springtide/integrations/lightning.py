@@ -1,0 +1,340 @@
+"""Runs a LightningModule in a job: `lightning.Trainer(strategy=SpringtideStrategy())`.
+
+In: the module, its optimizers and the training DataLoader of `Trainer.fit`. The strategy passes them to `job.prepare`.
+Out: the Trainer's loop over the batches of the job. Validation runs at the end of an epoch, when all workers see all
+updates. In an async job, rank 0's metrics count on every worker, so all workers decide the same. Next: worker/job.py.
+
+The Trainer's counters, schedulers and callbacks are a registered object of the job, so a restarted worker continues
+with them.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import torch
+
+from springtide import errors
+from springtide.checkpoint.checkpointer import state_image
+from springtide.worker import job as jobs
+from springtide.worker.epochs import user_objects
+from springtide.worker.input.batches import Batches, BatchIterator
+
+try:
+    from lightning.fabric.utilities.rank_zero import rank_zero_only
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.accelerators import CUDAAccelerator
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.loops.fetchers import _DataFetcher, _DataLoaderIterDataFetcher
+    from lightning.pytorch.strategies import SingleDeviceStrategy
+    from lightning.pytorch.trainer import call
+    from lightning.pytorch.trainer.states import TrainerFn
+except ModuleNotFoundError as error:
+    if error.name != "lightning":
+        raise
+    raise errors.MissingExtra("a lightning.Trainer in a job", "lightning") from None
+
+log = logging.getLogger(__name__)
+NO_LIMIT = 2**31  # epochs of a Trainer that only `max_steps` or a callback ends
+REFUSED: Mapping[str, tuple[Any, str]] = {
+    "accumulate_grad_batches": (1, "use a larger batch_size in the DataLoader"),
+    "limit_train_batches": (1.0, "a job trains all samples; give the DataLoader a torch.utils.data.Subset"),
+    "overfit_batches": (0.0, "give the DataLoader a torch.utils.data.Subset"),
+    "val_check_interval": (1.0, "a job validates between epochs, when all workers see all updates"),
+    "reload_dataloaders_every_n_epochs": (0, "a job keeps the data set of its first epoch"),
+}
+"""Options of a Trainer that have another meaning in a job: the accepted value, and what to do instead."""
+
+
+class SpringtideStrategy(SingleDeviceStrategy):
+    """Strategy of a `lightning.Trainer` that trains in a job, or alone if there is no job."""
+
+    strategy_name = "springtide"
+
+    def __init__(self, *, settings: Mapping[str, Any] | None = None, **prepare: Any) -> None:
+        """Join the job. `settings` are arguments of `st.join`, and `prepare` are options of `job.prepare`, such as
+        sync="bsp"."""
+        super().__init__()
+        self._settings, self._options = dict(settings or {}), prepare
+        self.job = jobs.join(**self._settings)
+        """Job that this worker belongs to."""
+        self.global_rank = rank_zero_only.rank = self.job.rank
+        self.optimizers: list[Any]
+        self._loader: Any = None
+        self._fetcher: JobFetcher | None = None
+
+    @property
+    def root_device(self) -> torch.device:
+        return torch.device("cuda", 0) if isinstance(self.accelerator, CUDAAccelerator) else torch.device("cpu")
+
+    @property
+    def is_global_zero(self) -> bool:
+        return self.job.rank == 0
+
+    # ---- before training ----
+
+    def setup(self, trainer: Trainer) -> None:
+        if trainer.state.fn == TrainerFn.FITTING:
+            refuse(trainer)
+            if self._fetcher is not None and self.job.alone:
+                self.job = jobs.join(**self._settings)  # another fit() of the same program
+            self._loader = None
+            trainer.fit_loop._combined_loader = None
+            trainer.fit_loop.setup_data()
+        super().setup(trainer)
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        """Keep the training DataLoader, which is the first one, for the job. Lightning gets only its length."""
+        if self._loader is not None or self.lightning_module is None or not self.lightning_module.trainer.training:
+            return dataloader
+        self._loader = dataloader
+        return LoaderLength(dataloader, self.job.workers if self.waits else 1)
+
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        super().setup_optimizers(trainer)
+        if not isinstance(trainer.train_dataloader, LoaderLength):
+            raise errors.BadInput(
+                f"Trainer.fit got {type(trainer.train_dataloader).__name__} as training data: a job trains one "
+                "DataLoader. Combine the data sets, for example with torch.utils.data.ConcatDataset"
+            )
+        module = self.lightning_module
+        _, self.optimizers, batches = self.job.prepare(module, self.optimizers, self._loader, **self._options)
+        first = trainer.fit_loop.epoch_progress.current
+        first.ready = first.started = first.processed = first.completed = batches.epoch
+        trainer.val_check_batch = float("inf")
+        self._fetcher = JobFetcher(self, trainer, batches)
+        self.job.register(self._fetcher.state, name="lightning.Trainer")
+        trainer.callbacks.insert(0, JointMetrics(self))
+
+    @property
+    def waits(self) -> bool:
+        """Whether workers wait for decisions of rank 0. In a bsp group all ranks validate the same weights, and a rank
+        that waits outside a step would prevent a restarted rank from joining."""
+        return not self.job.alone and (self._options.get("sync") or self.job.sync) == "async"
+
+    # ---- training ----
+
+    def on_train_start(self) -> None:
+        trainer = self.lightning_module.trainer
+        if isinstance(trainer.fit_loop._data_fetcher, _DataLoaderIterDataFetcher):
+            raise errors.BadInput("training_step(dataloader_iter) cannot run in a job: take the batch as the argument")
+        trainer.fit_loop._data_fetcher = self._fetcher
+
+    def on_train_end(self) -> None:
+        assert self._fetcher is not None
+        self._fetcher.close()
+
+    def agree(self, what: str, value: Any) -> Any:
+        """Return the value of rank 0 on every worker. A restarted rank 0 may decide again."""
+        if not self.waits:
+            return value
+        key, shared = f"lightning: {what}", self.job._link.shared
+        if self.job.rank == 0:
+            shared.share(key, msgspec.msgpack.encode(value))
+            return value
+        return msgspec.msgpack.decode(shared.lookup(key))
+
+    # ---- checkpoints ----
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the whole model on rank 0, which writes checkpoints. Other ranks need not read the tables."""
+        return super().lightning_module_state_dict() if self.is_global_zero else {}
+
+    def teardown(self) -> None:
+        """Leave the model where it is, because servers and lookups follow its device."""
+        if self._fetcher is not None:
+            self._fetcher.leave_pass()
+        self.precision_plugin.teardown()
+        self.accelerator.teardown()
+        self.checkpoint_io.teardown()
+
+
+class LoaderLength:
+    """Placeholder of the training DataLoader, with the number of batches that one worker will get."""
+
+    def __init__(self, loader: Any, workers: int) -> None:
+        self._loader, self._workers = loader, workers
+
+    def __len__(self) -> int:
+        return -(-len(self._loader) // self._workers)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+class JobFetcher(_DataFetcher):
+    """Fetcher that gives the Trainer's loop the batches of the job, epoch by epoch."""
+
+    def __init__(self, strategy: SpringtideStrategy, trainer: Trainer, batches: Batches) -> None:
+        super().__init__()
+        self._strategy, self._trainer, self._batches = strategy, trainer, batches
+        limit = trainer.fit_loop.max_epochs
+        self._epochs = strategy.job.epochs(NO_LIMIT if limit is None or limit < 0 else limit)
+        self._length = trainer.fit_loop.max_batches
+        self._pass: BatchIterator | None = None
+        self.state = TrainerState(trainer)
+        """State of the Trainer that the job saves."""
+
+    def __iter__(self) -> "JobFetcher":
+        self.leave_pass()
+        self.reset()
+        return self
+
+    def __next__(self) -> tuple[Any, int, int]:
+        if self._pass is None:
+            self._pass = self._begin()
+        try:
+            batch = next(self._pass)
+        except StopIteration:
+            self._end()
+            raise
+        self.fetched += 1
+        # more batches may follow, because a fast worker gets more than its share; only the job ends an epoch
+        self._trainer.fit_loop.max_batches = max(self._length, self.fetched + 1)
+        return batch, self.fetched - 1, 0
+
+    def reset(self) -> None:
+        self.fetched, self.done = 0, False
+
+    def leave_pass(self) -> None:
+        """End the loop over the job's batches, as `break` does."""
+        self._pass = None
+
+    def close(self) -> None:
+        """End training on this worker. If it is rank 0, the other workers end with their current epoch."""
+        self.leave_pass()
+        self._strategy.agree(self._beginning(self._trainer.current_epoch), False)
+        next(self._epochs, None)
+
+    def _begin(self) -> BatchIterator:
+        trainer = self._trainer
+        if not self._strategy.agree(self._beginning(trainer.current_epoch), True):
+            log.info("training ends before epoch %d, as rank 0 has decided", trainer.current_epoch)
+            trainer.should_stop = True
+            raise StopIteration
+        if next(self._epochs, None) is None:
+            raise SystemExit(0)
+        self.state.began = True
+        return iter(self._batches)
+
+    def _end(self) -> None:
+        """End an epoch: step the schedulers and validate, as Lightning does after the last batch."""
+        self.leave_pass()
+        trainer, job = self._trainer, self._strategy.job
+        if job.leaving:
+            if job.rank == 0:  # nobody may wait for a rank that leaves
+                self._strategy.agree(f"validation of epoch {trainer.current_epoch}", {})
+                self._strategy.agree(f"training of epoch {trainer.current_epoch}", {})
+                self._strategy.agree(self._beginning(trainer.current_epoch + 1), True)
+            raise SystemExit(0)
+        self.done, loop = True, trainer.fit_loop.epoch_loop
+        loop.batch_progress.is_last_batch = True
+        loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
+        if loop._should_check_val_epoch():
+            first, loop._batches_that_stepped = (
+                trainer._logger_connector._first_loop_iter,
+                loop._batches_that_stepped - 1,
+            )
+            trainer.validating = True
+            call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
+            loop.val_loop.run()
+            trainer.training = True
+            trainer._logger_connector._first_loop_iter = first
+            loop._batches_that_stepped += 1
+
+    @staticmethod
+    def _beginning(epoch: int) -> str:
+        return f"beginning of epoch {epoch}"
+
+
+class JointMetrics(Callback):
+    """First callback of the Trainer. It replaces a worker's metrics by those of rank 0, before other callbacks decide
+    with them."""
+
+    def __init__(self, strategy: SpringtideStrategy) -> None:
+        self._strategy = strategy
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+            self._share(trainer, "validation")
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._share(trainer, "training")
+
+    def _share(self, trainer: Trainer, what: str) -> None:
+        own = {name: value.item() for name, value in trainer.callback_metrics.items() if value.numel() == 1}
+        given = self._strategy.agree(f"{what} of epoch {trainer.current_epoch}", own)
+        results = trainer._results
+        for metric in () if results is None else results.values():
+            name, _ = results._forked_name(metric, on_step=False)
+            if metric._computed is not None and name in given:
+                metric._computed = torch.full_like(metric._computed, given[name])
+        _ = trainer.callback_metrics  # its getter takes the new values
+
+
+class TrainerState:
+    """Counters, schedulers and callbacks of a Trainer, which the job saves and restores."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._left_out: set[str] = set()
+        self.began = False
+        """Whether training has begun. From then on the Trainer's own state is newer than a restored one."""
+
+    def state_dict(self) -> dict[str, Any]:
+        trainer, loop = self._trainer, self._trainer.fit_loop.epoch_loop
+        return {
+            "progress": [part.state_dict() for part in self._progress()],
+            "stepped": loop._batches_that_stepped,
+            "schedulers": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
+            "callbacks": {
+                name: state
+                for name, state in call._call_callbacks_state_dict(trainer).items()
+                if self._saves(name, state)
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.began:
+            return
+        trainer = self._trainer
+        for part, progress in zip(self._progress(), state["progress"], strict=True):
+            part.load_state_dict(progress)
+        trainer.fit_loop.epoch_loop._batches_that_stepped = state["stepped"]
+        for config, saved in zip(trainer.lr_scheduler_configs, state["schedulers"], strict=False):
+            user_objects.put_back(config.scheduler, saved)
+        for callback in trainer.callbacks:
+            if (known := state["callbacks"].get(callback.state_key)) is not None:
+                if isinstance(callback, ModelCheckpoint):
+                    callback.dirpath = known["dirpath"]  # a logger may have begun another folder
+                callback.load_state_dict(known)
+
+    def _progress(self) -> list[Any]:
+        loop = self._trainer.fit_loop.epoch_loop
+        optimization = loop.automatic_optimization.optim_progress, loop.manual_optimization.optim_step_progress
+        return [loop.batch_progress, loop.scheduler_progress, *optimization]
+
+    def _saves(self, name: str, state: Any) -> bool:
+        try:
+            state_image.encode_state(state)
+        except errors.BadInput as error:
+            if name not in self._left_out:
+                self._left_out.add(name)
+                log.warning("callback %s is not saved with the job's checkpoints: %s", name, error)
+            return False
+        return True
+
+
+def refuse(trainer: Trainer) -> None:
+    """Refuse options of the Trainer that a job cannot follow."""
+    for name, (accepted, instead) in REFUSED.items():
+        if (found := getattr(trainer, name)) != accepted:
+            raise errors.BadInput(f"Trainer({name}={found!r}) cannot run in a job, expected {accepted!r}: {instead}")
+    if trainer.check_val_every_n_epoch is None:
+        raise errors.BadInput("Trainer(check_val_every_n_epoch=None) cannot run in a job: it validates between epochs")
+    if trainer._checkpoint_connector._loaded_checkpoint:
+        raise errors.BadInput(
+            "Trainer.fit(ckpt_path=...) cannot continue a run, because servers hold the optimizer's state: continue a "
+            "job with `springtide run --resume RUN`, or begin with the weights alone: Module.load_from_checkpoint(path)"
+        )
