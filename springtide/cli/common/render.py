@@ -294,7 +294,8 @@ def print_result(text: Iterable[str], found: Any, as_json: bool) -> None:
 
 
 def print_json(found: Any, as_json: bool) -> None:
-    """Print one JSON object as the last line, if `--json` asks for it."""
+    """Print one JSON object as the last line, if `--json` asks for it. Used by verbs that first do long work and log it
+    to standard output."""
     if as_json:
         print(msgspec.json.encode(found).decode(), flush=True)
 

@@ -46,7 +46,7 @@ def explain_split(
         typer.echo("\n".join(wrap(f"error: {found.name}: {report.error}", "  ")), err=True)
         if debug and report.trace:
             typer.echo(report.trace, err=True)
-    else:
+    elif not as_json:
         typer.echo(text_of(found.name, report))
     print_json({"script": str(found), **msgspec.to_builtins(report)}, as_json)
     return 0 if not report.error else USER if report.blame == "script" else USAGE

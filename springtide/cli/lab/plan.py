@@ -65,6 +65,9 @@ def plan(
     field_overrides.check_names(config)
     decision = registry.load(config.policy)(shown.view, config)
     seen = explain.outlooks(shown.view, config, decision)
+    if as_json:
+        print_json(as_object(path, config.policy, decision, seen), as_json)
+        return 0
     screen = console.Console(width=WIDTH, highlight=False, emoji=False)
     screen.print(f"policy {config.policy}, {path}", style="bold", soft_wrap=True)
     for outlook in seen:
@@ -72,7 +75,6 @@ def plan(
     print("\n".join(wrap(f"decision: {decision.why}")))
     for note in (line for line in decision.notes if line != decision.why):
         print("\n".join(wrap(f"note    {note}")))
-    print_json(as_object(path, config.policy, decision, seen), as_json)
     return 0
 
 

@@ -68,7 +68,8 @@ def simulate(
         for complaint, times in stories[contestant.name].complaints.items():
             typer.echo(f"warning: {complaint} ({times} times)", err=True)
     summaries = {name: report.summary(story) for name, story in stories.items()}
-    report.show(summaries, title=f"simulated: {what}, {world.size.nodes:g} nodes")
+    if not as_json:
+        report.show(summaries, title=f"simulated: {what}, {world.size.nodes:g} nodes")
     if picture is not None:
         report.story(stories, picture)
         typer.echo(f"plot: {picture}", err=True)

@@ -40,9 +40,10 @@ def forecast(
     scores = {name: forecasters.backtest(history, model, known_days=known, last=last) for name, model in models.items()}
     best = min(scores, key=lambda name: scores[name].wape)
     forecast = models[best](history.before(len(history.values), days=known), history.day)
-    show(trace, history, scores, known)
-    typer.echo(f"the next day by {best}: {forecast.why}")
-    show_day(forecast)
+    if not as_json:
+        show(trace, history, scores, known)
+        typer.echo(f"the next day by {best}: {forecast.why}")
+        show_day(forecast)
     shown = {
         "trace": trace,
         "step_s": history.step_s,

@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 
 from springtide.cli import app
@@ -43,8 +44,8 @@ def test_explain_split_runs_a_script_and_stops_it(tmp_path, capfd, monkeypatch):
     assert app.main(["explain-split", str(script), "--json"]) == 0
     out, err = capfd.readouterr()
     assert "it was to end" not in err and "a step" in err
-    *shown, last = out.splitlines()
-    told = json.loads(last)
+    told = json.loads(out)
+    shown = explain_split.text_of("train.py", msgspec.convert(told, ScriptReport)).splitlines()
     assert told["called"] == "train.py:22" and not told["why"] and not told["error"]
     moved = [group["text"] for group in told["split"]["moved"]]
     assert moved == ["ids = raw * 31 % 50"] and told["left"] == ["batch.x"]
