@@ -5,6 +5,9 @@ The order of an epoch is a keyed permutation of 0..n-1 (a Feistel network with c
 all samples. The order does not depend on the number of workers or servers.
 """
 
+import zlib
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -21,6 +24,45 @@ ROUNDS = 6
 # shard is 64 batches.
 LARGEST = 256
 FEWEST = 64  # fewest shards per pass. With four workers, each shard is then a sixteenth of a worker's share.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowGroups:
+    """Runs of samples of a data set that are cheap to read together, such as the row groups of Parquet files.
+
+    A shuffled epoch goes through them in a random order, `together` groups at a time, and shuffles the samples of these
+    groups. A reader that holds `together` groups therefore reads each group once.
+    """
+
+    ends: Indices
+    """Index after the last sample of each group, in ascending order."""
+    together: int
+
+    @property
+    def checksum(self) -> int:
+        return zlib.crc32(self.ends.tobytes(), self.together)
+
+    def shuffled(self, positions: Indices, *, key: int) -> Indices:
+        """Return the samples at these positions of an epoch."""
+        sizes = np.diff(self.ends, prepend=0)
+        order = permuted(np.arange(len(sizes)), len(sizes), key=key)
+        ends = np.cumsum(sizes[order])
+        lasts = np.append(ends[self.together - 1 : -1 : self.together], ends[-1])
+        windows = np.searchsorted(lasts, positions, side="right")
+        place = np.empty_like(positions)
+        for window in np.unique(windows):
+            here, begin = windows == window, int(lasts[window - 1]) if window else 0
+            own = order_key(key, int(window))
+            place[here] = begin + permuted(positions[here] - begin, int(lasts[window]) - begin, key=own)
+        group = np.searchsorted(ends, place, side="right")
+        found: Indices = self.ends[order[group]] - ends[group] + place
+        return found
+
+
+def row_groups(dataset: object) -> RowGroups | None:
+    """Return the row groups of a data set, if it has an attribute `row_groups` of this type."""
+    found = getattr(dataset, "row_groups", None)
+    return found if isinstance(found, RowGroups) else None
 
 
 def size(card: DatasetCard, index: int) -> int:
@@ -40,13 +82,28 @@ def batches_a_shard(batches: int) -> int:
     return max(1, min(LARGEST, 1 << (batches // FEWEST).bit_length() >> 1))
 
 
-def indices(card: DatasetCard, *, epoch: int, index: int, first: int = 0, end: int | None = None) -> Indices:
+def indices(
+    card: DatasetCard,
+    *,
+    epoch: int,
+    index: int,
+    first: int = 0,
+    end: int | None = None,
+    groups: RowGroups | None = None,
+) -> Indices:
     """Return samples `first` to `end` of a shard, in training order. Each run of `batch_size` consecutive samples is a
     batch."""
     begin = index * card.shard_size
     last = size(card, index) if end is None else min(end, size(card, index))
     positions = np.arange(begin + first, begin + last, dtype=np.int64)
-    return permuted(positions, card.samples, key=order_key(card.seed, epoch)) if card.shuffle else positions
+    return (
+        shuffled(positions, card.samples, key=order_key(card.seed, epoch), groups=groups) if card.shuffle else positions
+    )
+
+
+def shuffled(positions: Indices, count: int, *, key: int, groups: RowGroups | None) -> Indices:
+    """Return the samples at these positions of a shuffled epoch of `count` samples."""
+    return permuted(positions, count, key=key) if groups is None else groups.shuffled(positions, key=key)
 
 
 def rank_part(count: int, *, rank: int, workers: int, unit: int = 1) -> slice:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch.utils import _pytree, data
 
 from springtide import errors
+from springtide.data.shards import RowGroups, row_groups
 from springtide.data.stream.stream import StreamDataset
 from springtide.domain.core import validation
 from springtide.domain.data.samples import Batch
@@ -76,6 +77,8 @@ class SampleSource:
     whole: bool = False
     """True if each item of the data set is a batch, as with DataLoader(batch_size=None). A batch then counts as one
     sample."""
+    groups: RowGroups | None = None
+    """Groups of samples that are cheap to read together, if the data set has an attribute `row_groups`."""
     online: StreamDataset | None = None
     """The stream, if the data set is a stream. For a stream, only the batch size of the other fields is used."""
 
@@ -154,7 +157,8 @@ def open_source(
     if iterable:
         return _of_iterable(dataset, SampleSource(**common))
     fetch = _whole_fetcher(dataset, collate_fn) if whole else fetcher(dataset, collate_fn)
-    return SampleSource(samples=_count(dataset), shuffle=True if shuffle is None else shuffle, fetch=fetch, **common)
+    common |= {"shuffle": True if shuffle is None else shuffle, "groups": row_groups(dataset)}
+    return SampleSource(samples=_count(dataset), fetch=fetch, **common)
 
 
 def _of_iterable(dataset: Any, source: SampleSource) -> SampleSource:

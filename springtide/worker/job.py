@@ -342,6 +342,7 @@ class Job:
             seed=seed,
             drop_last=source.drop_last,
             in_step=mode == "bsp",
+            row_groups=0 if source.groups is None else source.groups.checksum,
         )
         return card if card.in_step else dataclasses.replace(card, shard_batches=shards.batches_a_shard(card.batches))
 
@@ -435,6 +436,7 @@ class Job:
             leases,
             tracker,
             dataclasses.replace(card, first_epoch=first),
+            groups=source.groups,
             unit=1 if wired.cutting is None else wired.cutting.unit,
             each=batch_size,
             place=None if group is None else lambda: group.place,

@@ -1,7 +1,7 @@
 """Model zoo: recommendation models, and data to train them on.
 
 `catalog` has `models` by name. `clicklog` is a generated click log with a known best AUC. `readers` reads public
-data sets: Criteo, Avazu, MovieLens, Parquet. `metrics` has streaming AUC and log loss. Names are imported on first
+data sets: Criteo, Avazu, MovieLens. `metrics` has streaming AUC and log loss. Names are imported on first
 use, because the generator and the metrics need no torch.
 """
 
@@ -17,7 +17,6 @@ _HOME = {
     "CriteoTsv": "springtide.zoo.readers.text_datasets",
     "AvazuCsv": "springtide.zoo.readers.text_datasets",
     "MovieLens": "springtide.zoo.readers.text_datasets",
-    "ParquetClicks": "springtide.zoo.readers.parquet",
 }
 
 __all__ = sorted(_HOME)

@@ -12,6 +12,7 @@ import torch
 from torch.utils import data
 
 from springtide import errors
+from springtide.data import shards
 from springtide.dataworker.loader.sampler import LoaderPosition, SampleOrder, UserSampler
 
 FORMAT = 1
@@ -25,7 +26,8 @@ def kind_of(order: "BatchOrder | None") -> dict[str, Any]:
     stream.
     """
     if isinstance(order, SampleOrder):
-        return {"unit": "samples", "samples": order.samples, "shuffle": order.shuffle}
+        kind = {"unit": "samples", "samples": order.samples, "shuffle": order.shuffle}
+        return kind if order.groups is None else {**kind, "row_groups": order.groups.checksum}
     return {"unit": "batches read" if order is None else "batches", "samples": None, "shuffle": False}
 
 
@@ -134,6 +136,7 @@ class BatchArguments:
             seed=seed,
             rank=rank,
             world=world,
+            groups=shards.row_groups(self.dataset),
         )
 
 

@@ -57,6 +57,7 @@ class SampleOrder:
     seed: int = 0
     rank: int = 0
     world: int = 1
+    groups: shards.RowGroups | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -80,7 +81,8 @@ class SampleOrder:
         spans = [self._positions(step, place.done) for step in steps]
         found = np.concatenate([np.arange(span.start, span.stop, dtype=np.int64) for span, _ in spans])
         if self.shuffle:
-            found = shards.permuted(found, self.samples, key=shards.order_key(self.seed, place.epoch))
+            key = shards.order_key(self.seed, place.epoch)
+            found = shards.shuffled(found, self.samples, key=key, groups=self.groups)
         at = 0
         for span, end in spans:
             name = BatchName(place.epoch, 0, span.start, len(span))

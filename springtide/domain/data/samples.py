@@ -68,6 +68,9 @@ class DatasetCard:
     worker that reaches the end.
     """
 
+    row_groups: int = 0
+    """Checksum of the data set's row groups (`data.shards.RowGroups`), which determine the order of an epoch."""
+
     stream: StreamCard | None = None
     """The stream, if the data set is one. The stream's partitions are the shards (`data.ledger.stream_ledger`), and
     `samples` is unused.

@@ -67,6 +67,7 @@ def leased(
     tracker: LeaseTracker,
     card: DatasetCard,
     *,
+    groups: shards.RowGroups | None = None,
     unit: int = 1,
     each: int | None = None,
     place: Callable[[], tuple[int, int, int]] | None = None,
@@ -90,10 +91,8 @@ def leased(
             if claimed is not None:
                 grant, claim = claimed
                 if read is None or read[0] is not grant:
-                    read = (
-                        grant,
-                        shards.indices(card, epoch=grant.epoch, index=grant.nth, first=grant.first, end=grant.end),
-                    )
+                    part: Any = {"first": grant.first, "end": grant.end}
+                    read = grant, shards.indices(card, epoch=grant.epoch, index=grant.nth, groups=groups, **part)
                 leases.keep_up(card, claim.end - claim.begin)
                 size = shards.size(card, grant.nth)
                 # number of samples in the shard, which is part of the identity of a batch

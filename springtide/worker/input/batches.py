@@ -74,7 +74,8 @@ class Repeats:
             first = next(iter(self._source.stream()), None)
             return None if first is None else as_batch(first.batch)
         card = self._card
-        indices = shards.indices(card, epoch=epoch, index=0, end=card.batch_size // self._parts)
+        groups, end = self._source.groups, card.batch_size // self._parts
+        indices = shards.indices(card, epoch=epoch, index=0, end=end, groups=groups)
         rank, workers = self._step.seat
         part = shards.rank_part(len(indices), rank=rank, workers=workers, unit=self._unit)
         return as_batch(self._source.fetch(indices[part]))

@@ -11,11 +11,12 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from springtide.data.files.id_hash import GOLDEN, mixed
+
 Index = NDArray[np.int64]
 Bits = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 
-GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 # log2 of the number of distinct values of a normal; a table of 16384 values fits the second-level cache
 _LEVELS_LOG2 = 14
@@ -56,15 +57,6 @@ def normals(index: Index, stream: int, columns: int = 1) -> Floats:
         level = (word >> np.uint64(16 * lane + 2)) & np.uint64((1 << _LEVELS_LOG2) - 1)
         table.take(level.astype(np.int64), out=out[column], mode="clip")
     return out
-
-
-def mixed(state: Bits) -> Bits:
-    state ^= state >> np.uint64(30)
-    state *= np.uint64(0xBF58476D1CE4E5B9)
-    state ^= state >> np.uint64(27)
-    state *= np.uint64(0x94D049BB133111EB)
-    state ^= state >> np.uint64(31)
-    return state
 
 
 @functools.cache

@@ -9,35 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.zoo.clicklog.counter_rng import GOLDEN, mixed
-
-PADDING = 8
-"""For `hash_cells`, this many bytes must follow the last cell in a buffer."""
-
-
-def hash_cells(buffer: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the ids of the texts buffer[start:stop]; the arrays may have any shape."""
-    lengths = stops - starts
-    state = mixed(lengths.astype(np.uint64) + np.uint64(GOLDEN))
-    words: NDArray[np.uint64] = np.ndarray(
-        shape=(len(buffer) - PADDING + 1,), dtype="<u8", buffer=buffer.data, strides=(1,)
-    )
-    for at in range(0, int(lengths.max(initial=0)), 8):
-        more = lengths > at
-        left = lengths[more] - at
-        word = words[starts[more] + at]
-        cut = np.clip(8 * (8 - left), 0, 56).astype(np.uint64)  # mask of the bits that belong to the next cell
-        word = (word << cut) >> cut
-        state[more] = mixed((state[more] ^ word) + np.uint64(GOLDEN))
-    state[state == 0] = 1
-    return state.view(np.int64)
-
-
-def fold(ids: NDArray[np.int64], rows: NDArray[np.int64] | int) -> NDArray[np.int64]:
-    """Fold ids into tables of `rows` rows. 0 (missing) stays 0, and all other ids map to 1 .. rows - 1."""
-    inside = ids.view(np.uint64) % np.asarray(np.asarray(rows) - 1, dtype=np.uint64) + np.uint64(1)
-    return np.where(ids == 0, 0, inside.view(np.int64))
-
+from springtide.data.files.id_hash import hash_cells
 
 Places = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -91,7 +63,7 @@ class Cells:
 
 
 def split(buffer: NDArray[np.uint8], starts: Places, stops: Places, delimiter: str, columns: int) -> Cells:
-    """Split lines into cells. `buffer` contains the lines in order, followed by `PADDING` extra bytes."""
+    """Split lines into cells. `buffer` contains the lines in order, followed by `id_hash.PADDING` extra bytes."""
     marks = np.flatnonzero(buffer == ord(delimiter))
     line = np.searchsorted(starts, marks, side="right") - 1
     inside = (line >= 0) & (marks < stops[line])

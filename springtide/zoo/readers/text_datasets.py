@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
+from springtide.data.files import id_hash
 from springtide.domain.core import validation
 from springtide.domain.core.validation import takes_numbers
 from springtide.zoo import array_files
 from springtide.zoo.layers import ClickBatch, PairBatch
-from springtide.zoo.readers import cells
 from springtide.zoo.readers.cells import Cells
 from springtide.zoo.readers.text_records import Columns, TextRecords
 
@@ -47,7 +47,7 @@ class CriteoTsv(TextRecords):
             cut.complain(wrong, 1 + DENSE + column, f"category {column + 1}", "hexadecimal digits or nothing")
         dense = np.sign(numbers) * np.log1p(np.abs(numbers))
         ids = cut.ids(slice(1 + DENSE, None))
-        sparse = ids if self.tables is None else cells.fold(ids, np.asarray(self.tables))
+        sparse = ids if self.tables is None else id_hash.fold(ids, np.asarray(self.tables))
         return {"dense": dense.astype(np.float32), "sparse": sparse}, label
 
 
@@ -112,7 +112,7 @@ class AvazuCsv(TextRecords):
         cut.complain(wrong, _HOUR, "hour", "YYMMDDHH")
         angle = hour * (2 * np.pi / 24)
         ids = np.concatenate([hour[:, None] + 1, cut.ids(slice(_FIRST, None))], axis=1)
-        sparse = ids if self.tables is None else cells.fold(ids, np.asarray(self.tables))
+        sparse = ids if self.tables is None else id_hash.fold(ids, np.asarray(self.tables))
         dense = np.stack([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)
         return {"dense": dense, "sparse": sparse}, label
 

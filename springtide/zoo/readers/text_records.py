@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from springtide import errors
+from springtide.data.files import id_hash
 from springtide.domain.core import validation
 from springtide.zoo import array_files
 from springtide.zoo.layers import Batch, BatchDataset, checked_indices
@@ -228,7 +229,7 @@ class TextRecords(BatchDataset):
         ends = np.cumsum(lengths)
         begins = ends - lengths
         total = int(ends[-1]) if len(ends) else 0
-        buffer = np.zeros(total + cells.PADDING, dtype=np.uint8)
+        buffer = np.zeros(total + id_hash.PADDING, dtype=np.uint8)
         buffer[:total] = text[np.repeat(starts - begins, lengths) + np.arange(total)]
         return cells.split(buffer, begins, ends, self.delimiter, self.columns)
 

@@ -85,3 +85,29 @@ def test_shards_have_256_batches_or_enough_to_leave_64_shards():
         256,
         256,
     ]
+
+
+@pytest.mark.parametrize("together", [1, 3, 4, 20])
+def test_row_groups_are_shuffled_whole_and_each_sample_comes_once(together):
+    sizes = [5, 100, 1, 64, 64, 30, 64, 8]
+    groups = shards.RowGroups(np.cumsum(sizes), together)
+    card = DatasetCard(samples=sum(sizes), batch_size=7, shard_batches=3)
+
+    def epoch(number):
+        parts = [shards.indices(card, epoch=number, index=index, groups=groups) for index in range(card.shards)]
+        return np.concatenate(parts)
+
+    order = epoch(0)
+    assert sorted(order) == list(range(sum(sizes)))
+    assert (order != epoch(1)).mean() > 0.9
+    of_group = np.searchsorted(groups.ends, order, side="right")
+    open_at_once = [
+        len(set(of_group[: at + 1]) & set(of_group[at:])) for at in range(len(order))
+    ]  # groups that have begun and not ended
+    assert max(open_at_once) <= min(together, len(sizes))
+    assert (np.diff(order) == 1).mean() < 0.1
+
+
+def test_data_sets_with_other_row_groups_have_another_checksum():
+    groups = [shards.RowGroups(np.array(ends), together) for ends, together in (([3, 9], 1), ([3, 9], 2), ([4, 9], 1))]
+    assert len({one.checksum for one in groups}) == 3

@@ -8,11 +8,11 @@ import torch
 from torch.utils import data
 
 from springtide.data import source
+from springtide.data.files.dataset import read_parquet
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input import batch_plan, feeds, lease_prefetch
-from springtide.zoo.readers.parquet import ParquetClicks
 from springtide.zoo.readers.text_datasets import CriteoTsv
 from tests.oracles import ledger_invariants
 from tests.unit.worker.input.test_iterable import Worker
@@ -46,8 +46,8 @@ def columns(folder):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table({"click": np.zeros(SAMPLES), "n": np.arange(SAMPLES, dtype=np.float32)})
     parquet.write_table(table, folder / "log.parquet", row_group_size=33)
-    read = ParquetClicks(folder / "log.parquet", label="click", dense=["n"], sparse=[])
-    return read, lambda batch: batch.x.dense[:, 0].int().tolist()
+    read = read_parquet(folder / "log.parquet", label="click", floats=["n"], shuffle_groups=2)
+    return read, lambda batch: batch.x["n"].int().tolist()
 
 
 @pytest.mark.parametrize("kind", [mapped, tensors, text, columns])
@@ -62,7 +62,8 @@ def test_every_sample_is_trained_once_though_workers_die(tmp_path, kind, seed):
     def born(rank):
         worker = Worker(book, rank)
         worker.holder = LeaseHolder(rank, lives[rank])
-        wanted = batch_plan.leased(lease_prefetch.DirectLeases(worker.lease), worker.tracker, card)
+        leases = lease_prefetch.DirectLeases(worker.lease)
+        wanted = batch_plan.leased(leases, worker.tracker, card, groups=opened.groups)
         reading[rank] = worker, feeds.read(opened, wanted, worker.tracker)
 
     for rank in lives:

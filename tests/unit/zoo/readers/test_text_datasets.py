@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from springtide import errors
+from springtide.data.files.id_hash import hash_ids
 from springtide.zoo.readers import text_datasets, text_records
 from springtide.zoo.readers.text_datasets import AvazuCsv, CriteoTsv, MovieLens
-from tests.unit.zoo.readers.hashed_text import hash_text
 
 GOOD = "1\t" + "\t".join(str(n) for n in range(13)) + "\t" + "\t".join(f"{n:08x}" for n in range(26))
 MISSING = "0" + "\t" * 39
@@ -36,7 +36,7 @@ def test_criteo_line_becomes_counters_and_ids(tmp_path):
     x, y = CriteoTsv(write(tmp_path / "day.txt", [GOOD, MISSING])).batch(np.array([0, 1]))
     assert y.tolist() == [1, 0]
     torch.testing.assert_close(x.dense[0], torch.log1p(torch.arange(13.0)))
-    assert x.sparse[0].tolist() == [hash_text(f"{n:08x}") for n in range(26)]
+    assert x.sparse[0].tolist() == [hash_ids(f"{n:08x}") for n in range(26)]
     assert (x.dense[1] == 0).all()
     assert (x.sparse[1] == 0).all()
 
@@ -69,7 +69,7 @@ def test_written_records_are_read_in_any_order(tmp_path, records, end, last, see
     for row, which in enumerate(order):
         label, numbers, categories = records[which]
         assert y[row] == label
-        assert x.sparse[row].tolist() == [0 if c is None else hash_text(c) for c in categories]
+        assert x.sparse[row].tolist() == [0 if c is None else hash_ids(c) for c in categories]
         expected = [0.0 if n is None else float(np.sign(n) * np.log1p(abs(n))) for n in numbers]
         assert x.dense[row].tolist() == pytest.approx(expected, rel=1e-6)
 
@@ -230,7 +230,7 @@ def test_avazu_line_becomes_ids_and_the_hour_of_the_day(tmp_path):
     x, y = data.batch(np.arange(2))
     assert y.tolist() == [1, 0]
     torch.testing.assert_close(x.dense, torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
-    assert x.sparse[0].tolist() == [7, *(hash_text(f"v{n}") for n in range(21))]
+    assert x.sparse[0].tolist() == [7, *(hash_ids(f"v{n}") for n in range(21))]
 
 
 def test_malformed_avazu_line_number_counts_the_header(tmp_path):
