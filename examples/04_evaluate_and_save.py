@@ -8,10 +8,9 @@ import torch
 
 import springtide as st
 from springtide import zoo
-from springtide.zoo.clicklog.dataset import ClickLog
 from springtide.zoo.metrics import StreamingAUC
 
-train, test = ClickLog(30_000).split(test_share=0.2)
+train, test = zoo.ClickLog(30_000).split(test_share=0.2)
 
 torch.manual_seed(0)
 model = zoo.model("widedeep", tables=train.tables)

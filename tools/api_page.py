@@ -20,12 +20,15 @@ docstrings. Names that are not on this page may change without notice, except fo
 * [fields of a spec](spec.md), as `springtide.domain.spec.elastic_job.ElasticJob`
 * [scaling policies](design/policies.md) of your own
 
+The modules and their names:
+
 """
 RETURNED = {
     "springtide": {
         "Batches": "springtide.worker.input.batches",
         "TableOptions": "springtide.embedding.modules.modules",
     },
+    "springtide.launch.job_lookup": {"JobHandle": "springtide.platforms.agent.job_handle"},
     "springtide.export": {"ExportedModel": "springtide.export.table_files"},
 }
 """Names that a user gets or gives without importing them, by module."""
@@ -37,8 +40,15 @@ GUIDES = {
     "springtide.data": "data-workers",
     "springtide.data.stream.decode": "streams",
     "springtide.export": "export",
+    "springtide.integrations.lightning": "lightning",
+    "springtide.launch.job_lookup": "submitting",
+    "springtide.launch.submit": "submitting",
+    "springtide.data.stream.log.layout": "streams",
+    "springtide.data.stream.log.stream": "streams",
+    "springtide.planning.online.seasonal": "forecasting",
     "springtide.ray": "ray",
     "springtide.zoo": "zoo",
+    "springtide.zoo.clicklog.generator": "zoo",
     "springtide.zoo.metrics": "zoo",
 }
 """Page that shows how to use a module, where there is one."""
@@ -121,6 +131,8 @@ def class_text(node: ast.ClassDef, words: str, module: str) -> str:
                 parts.insert(0, code(signature(member, module, node.name)).rstrip("\n"))
                 parts.append(prose(ast.get_docstring(member) or ""))
             own_fields += attributes(member)
+        elif isinstance(member, ast.FunctionDef) and module.startswith("springtide.integrations."):
+            continue  # methods that a framework calls
         elif isinstance(member, ast.FunctionDef) and (about := ast.get_docstring(member)):
             members += (
                 [] if member.name.startswith("_") and member.name != "__len__" else [method(member, about, module)]

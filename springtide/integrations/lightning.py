@@ -35,6 +35,8 @@ except ModuleNotFoundError as error:
         raise
     raise errors.MissingExtra("a lightning.Trainer in a job", "lightning") from None
 
+__all__ = ["SpringtideStrategy"]
+
 log = logging.getLogger(__name__)
 NO_LIMIT = 2**31  # epochs of a Trainer that only `max_steps` or a callback ends
 REFUSED: Mapping[str, tuple[Any, str]] = {

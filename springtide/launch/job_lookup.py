@@ -12,6 +12,8 @@ from springtide.platforms.local.job_handle import LocalJobHandle
 from springtide.telemetry import logs
 from springtide.telemetry.logs import RunFiles
 
+__all__ = ["JobLocation", "find"]
+
 PLATFORMS = ("local", "ray", "k8s")
 REACHES = {
     "ray": "springtide.platforms.ray_cluster.job_handle",
@@ -47,6 +49,7 @@ class JobLocation:
 
 
 def find(name: str | None, where: JobLocation) -> JobHandle:
+    """Return the job of this name, or the newest job. Raise MissingFile if there is none."""
     if where.remote:
         reach = load(where.platform, REACHES)
         if name is None:

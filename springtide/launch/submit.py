@@ -29,6 +29,8 @@ from springtide.platforms.agent import agent
 from springtide.telemetry import logs, output
 from springtide.telemetry.logs import RunCard
 
+__all__ = ["submit"]
+
 Say = Callable[[str], None]
 
 

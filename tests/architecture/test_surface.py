@@ -123,6 +123,20 @@ def test_every_page_is_two_clicks_from_the_readme():
     assert not lost, f"link these from docs/index.md or docs/design/index.md: {lost}"
 
 
+def test_every_name_that_users_are_shown_is_on_the_api_page():
+    """Specs and policies have pages of their own."""
+    listed, module = set(), ""
+    for level, name in re.findall(r"^(###?) `([\w.]+)`$", (sources.ROOT / "docs" / "api.md").read_text(), flags=re.M):
+        module = name if level == "##" else module
+        listed.add(name if level == "##" else f"{module}.{name}")
+    pages = [*(sources.ROOT / "docs").glob("*.md"), *(sources.ROOT / "examples").glob("*.py")]
+    for page in [sources.ROOT / "README.md", *pages]:
+        for package, names in re.findall(r"^from (springtide[\w.]*) import (.+)$", page.read_text(), flags=re.M):
+            for name in names.split(", ") if not package.startswith("springtide.domain.") else ():
+                shown = f"{package}.{name}"
+                assert shown in listed or any(known.startswith(f"{shown}.") for known in listed), f"{page}: {shown}"
+
+
 def test_version_is_written_once():
     project = tomllib.loads((sources.ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == springtide.__version__

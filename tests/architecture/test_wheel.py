@@ -57,7 +57,8 @@ def test_native_core_is_compiled_for_every_processor_of_its_kind():
 @pytest.mark.soak
 @pytest.mark.process
 def test_wheel_runs_a_job_on_a_machine_without_a_compiler(tmp_path):
-    subprocess.run([sources.ROOT / "tools" / "build_wheel", tmp_path], cwd=sources.ROOT, check=True)
+    tools = {**os.environ, "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run([sources.ROOT / "tools" / "build_wheel", tmp_path], cwd=sources.ROOT, env=tools, check=True)
     (wheel,) = tmp_path.glob("springtide-*.whl")
     assert "-manylinux_" in wheel.name
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)

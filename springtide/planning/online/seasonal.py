@@ -13,6 +13,8 @@ from springtide import errors
 from springtide.domain.spec.online_job import TrafficOutlook
 from springtide.planning.online.traffic import HOUR_S, Array, PastTraffic, RateForecast
 
+__all__ = ["forecast"]
+
 Member = Callable[[Array, int, int], Array]
 """A member: a function of the past without gaps, the steps per day, and the number of steps to forecast."""
 DAYS = 7

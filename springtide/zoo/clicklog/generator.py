@@ -15,6 +15,8 @@ from springtide.zoo.clicklog import counter_rng, population
 from springtide.zoo.clicklog.counter_rng import Floats, Index
 from springtide.zoo.clicklog.population import LogSpec
 
+__all__ = ["auc_vs_lag"]
+
 _BLOCK = 8192  # events per block, such that about 40 arrays of this size fit the second-level cache
 _CALIBRATION = 65536  # number of events from which the bias is set; the click rate is then accurate to 0.002
 _SECONDS_AN_HOUR = 3600.0

@@ -26,6 +26,8 @@ from springtide import errors
 from springtide.domain.core.validation import UNDECODABLE, FileVersion
 from springtide.domain.data.streams import MOST_PARTITIONS
 
+__all__ = ["LogSettings"]
+
 FORMAT = 2
 ENTRY = np.dtype([("end", "<i8"), ("at_us", "<i8"), ("crc", "<u4"), ("records", "<u4")])
 """An index entry: where a record's bytes end, and when the record was appended. The last entry of an append also has

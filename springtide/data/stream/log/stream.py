@@ -20,6 +20,8 @@ from springtide.data.stream.log.writer import LogWriter, PartitionAppender
 from springtide.domain.core.validation import plain
 from springtide.domain.data.streams import PartitionRange
 
+__all__ = ["create"]
+
 
 class LogStream:
     """The log in a folder. Any thread and any process of this machine may open the log."""
