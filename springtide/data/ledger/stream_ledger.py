@@ -375,7 +375,7 @@ class StreamLedger(SharedLedger):
     def _forget(self, number: int) -> None:
         """Drop the cuts of a partition that lie before its first untrained offset."""
         spans = untrained_spans(self.leases.values(), self.poisoned, self.base, number, self.partitions[number])
-        self.partitions[number].forget(min((first for first, _ in spans), default=0))
+        self.partitions[number].forget(min(first for first, _ in spans))
 
     def put_back(self, number: int, span: Span) -> None:
         self.partitions[number].put_back(span)

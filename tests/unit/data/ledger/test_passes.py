@@ -208,6 +208,27 @@ def test_batch_of_a_stream_given_up_after_the_checkpoint_is_read_again():
     assert book.lease(A, STREAM, 9, 0.0) == (Grant(3, 0, 0, 0, FAR), Grant(4, 0, 1, 5, FAR))
 
 
+def test_partition_that_was_given_up_is_over_but_not_done():
+    book = JobLedger(workers=1, max_failures=1)
+    stream_after_a_pass(book, PartitionRange(0, 0, 20, final=True), PartitionRange(1, 5, 10, final=True))
+    book.report(A, [Progress(3, 0, 20, 20)], 0.0)
+    give_up(book, shard=4, first=5, at=5)
+    assert book.flows()[0].over and (book.totals().done, book.totals().poisoned) == (3 + 1, 1)
+
+
+def test_cuts_of_a_batch_that_was_given_up_stay_for_the_next_run():
+    book = JobLedger(workers=1, max_failures=1, keeps=1)
+    stream_after_a_pass(book, PartitionRange(0, 0, 90), PartitionRange(1, 5, 90))
+    book.cut(A, [BatchCut(4, 5, 7), BatchCut(4, 5, 13)])
+    book.report(A, [Progress(4, 5, 7, FAR)], 0.0)
+    give_up(book, shard=4, first=5, at=7)
+    train_from = book.lease(A, STREAM, 9, 0.0)
+    book.report(A, [Progress(4, train_from[0].first, 40, FAR)], 0.0)
+    book.keep(book.note())
+    flow = book.flows()[0]
+    assert flow.floors == [{0: 0, 1: 7}] and flow.partitions[1].cuts == [13]
+
+
 def test_new_run_tries_to_read_what_the_run_before_gave_up():
     book = JobLedger(workers=1, max_failures=1)
     stream_after_a_pass(book, PartitionRange(0, 0, 90), PartitionRange(1, 5, 90))

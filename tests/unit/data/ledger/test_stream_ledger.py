@@ -431,3 +431,19 @@ def test_partition_of_another_worker_hides_no_free_partition():
     assert not book.came_back(0) and book.came_back(1)
     book.fail(B, ReadFailure(1, 0, 0, "bad bytes"))
     assert book.came_back(0)
+
+
+def test_cuts_of_untrained_offsets_stay_without_checkpoints():
+    book = JobLedger(workers=1)
+    lease(book, A, TWO)
+    book.cut(A, [BatchCut(0, 5, 13)])
+    book.fail(A, ReadFailure(0, 5, 20, "bad bytes"))
+    lease(book, B)
+    for at in range(21, 221, 2):
+        book.cut(B, [BatchCut(0, 20, at)])
+        book.report(B, [Progress(0, 20, at, FAR)], 0.0)
+    assert book.flows()[0].partitions[0].cuts[0] == 13
+    book.report(A, [Progress(0, 5, 20, 20)], 0.0)
+    book.cut(B, [BatchCut(0, 20, 223)])
+    book.report(B, [Progress(0, 20, 222, FAR)], 0.0)
+    assert book.flows()[0].partitions[0].cuts == [223]

@@ -131,6 +131,8 @@ def test_files_of_a_lost_server_are_copied_from_its_buddy():
 def test_last_server_that_is_lost_ends_the_wait():
     async def test(made):
         made.copies.on_report("server-0", CopyReport((await made.order("server-0")).id, files=1))
+        for _ in range(9):
+            await asyncio.sleep(0)  # the task waits for the other server
         made.copies.poll({"server-0"})
         with pytest.raises(CopyFailed, match=r"server-1/b\.seg: no server has these files any more"):
             await made.result()
@@ -224,5 +226,19 @@ def test_master_serves_manifests_and_segments(tmp_path, length):
         assert isinstance(await files.answer(SERVERS[0], CopyReport(3)), messages.Ok)
         with pytest.raises(errors.BadInput, match="a server may not send SaveRequest"):
             await files.answer(SERVERS[0], SaveRequest())
+
+    asyncio.run(run())
+
+
+def test_server_that_asks_early_gets_its_order_when_the_copy_begins(monkeypatch):
+    monkeypatch.setattr(server_disks, "HOLD_S", 3600.0)
+
+    async def run():
+        made = Copying()
+        waiting = asyncio.create_task(made.order("server-0"))
+        await asyncio.sleep(0)
+        await made.begin()
+        assert (await waiting).files == (("server-0/a.seg", 10),)
+        made.task.cancel()
 
     asyncio.run(run())
