@@ -20,11 +20,12 @@ from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.embedding.placement.placement import even
 from springtide.master import dispatcher
 from springtide.master.checkpoint.round import CheckpointStore
-from springtide.master.core.record import JobRecord
+from springtide.master.core.record import DONE, JobRecord
 from springtide.master.main import build_service
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.checkpoints import SaveOrder, SaveReport, SaveRequest
 from springtide.rpc.messages.coordination import AtStep, GroupRequest
+from springtide.rpc.messages.data_workers import PACKAGE_KEY
 from springtide.rpc.messages.types import RestoreOrder
 from springtide.server import checkpoints, recovery
 from springtide.telemetry.events import EventLog
@@ -192,9 +193,10 @@ def test_end_of_data_is_sent_after_a_checkpoint_that_includes_it(tmp_path):
         await job.train()
         asked = asyncio.create_task(job.ask("worker-0", messages.LeaseRequest(CARD)))
         order = await job.order(0)
-        assert order.hurry and not asked.done()
+        assert order.hurry and not asked.done() and job.master.parts.checkpoints.waited_for
         job.asked[0] = (1, 1)
         await job.save()
+        assert not job.master.parts.checkpoints.waited_for
         assert isinstance(await asked, messages.DataEnd)
 
     with_job(test, tmp_path)
@@ -430,11 +432,14 @@ def test_another_run_resumes_from_the_checkpoint(tmp_path):
         job.tick()
         await job.save()
         await job.train(shards=2)
+        job.master.record.shared.claims = {"weights": DONE, PACKAGE_KEY: DONE}
         job.tick(31)
+        assert not job.master.parts.checkpoints.waited_for
         await job.save()
 
     async def second(job):
         assert job.master.record.book.samples_done == 30
+        assert job.master.record.shared.claims == {"weights": DONE}, "the package is in the other run's folder"
         leased = await job.ask("worker-0", messages.LeaseRequest(CARD))
         assert [grant.shard for grant in leased.grants] == [3]
 

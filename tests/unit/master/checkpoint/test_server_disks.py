@@ -253,6 +253,11 @@ def test_cost_of_losing_a_host_is_described(rules, nodes, said):
     assert said in told if said else told == ""
 
 
+def test_single_server_has_no_copies_on_another():
+    told = cost_of_a_host(CheckpointRules(every_s=1.0, mirror=True), {"server-0": "a"}, 1)
+    assert "the job is lost" in told and "machine, with" not in told
+
+
 def test_bsp_job_is_warned_that_pods_lose_their_disks():
     rules, nodes = CheckpointRules(every_s=1.0), {"server-0": "a", "server-1": "b"}
     assert "as a pod does" in cost_of_a_host(rules, nodes, 2, in_step=True)

@@ -180,12 +180,12 @@ def test_step_in_the_middle_of_a_sum_is_refused():
 
 def test_adjacent_parts_of_a_batch_are_one_identity_and_one_claim():
     batches = PushBatches()
-    for part in (batch(0, 4), batch(4, 2), batch(7, 1), batch(8, 2, shard=1)):
+    for part in (batch(0, 4), batch(4, 2), batch(7, 1), batch(8, 1), batch(8, 2, shard=1)):
         batches.add(part)
     batches.add(batch(8, 2, shard=1))
-    assert batches.ranges == [(100, 0, 0, 6), (100, 0, 7, 1), (100, 1, 8, 2), (100, 1, 8, 2)]
-    assert batches.claims == [claim(0, 4), claim(4, 2), claim(7, 1), claim(8, 2, 1)]
-    assert batches.samples == 11
+    assert batches.ranges == [(100, 0, 0, 6), (100, 0, 7, 2), (100, 1, 8, 2), (100, 1, 8, 2)]
+    assert batches.claims == [claim(0, 4), claim(4, 2), claim(7, 1), claim(8, 1), claim(8, 2, 1)]
+    assert batches.samples == 12
 
 
 def test_batch_without_a_lease_has_no_claim():
