@@ -91,6 +91,18 @@ def summing(text, parts):
     return summed
 
 
+def from_parquet(text, ids, folder):
+    """Write the ids to a Parquet file in this folder, in row groups of 1000. Return the script that reads it."""
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.table({name: ids[:, place] for place, name in enumerate("abc")})
+    parquet.write_table(table, folder / "ids.parquet", row_group_size=1000)
+    reading = 'st.read_parquet(folder, ids={"ids": list("abc")}, make=lambda ids: ids, shuffle_groups=2)'
+    assert " Ids()," in text
+    return text.replace(" Ids(),", f" {reading},")
+
+
 def write(folder, ids, text=SCRIPT):
     """Write script and data into a folder; return the script's path."""
     np.save(folder / "ids.npy", ids)

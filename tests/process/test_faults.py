@@ -20,10 +20,23 @@ def spec(**more):
     return JobSpec(name="counts", **(given | more))
 
 
-def run(folder, seed, *, batches, hurt, pause_s=0.005, epochs=1, early=False, script_text=counting.SCRIPT, **more):
+def run(
+    folder,
+    seed,
+    *,
+    batches,
+    hurt,
+    pause_s=0.005,
+    epochs=1,
+    early=False,
+    script_text=counting.SCRIPT,
+    change=None,
+    **more,
+):
     """Count under faults; the last status, the faults done, and what the counts are off by."""
     ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)  # the last batch is not full
-    script = counting.write(folder, ids, script_text)
+    text = script_text if change is None else change(script_text, ids, folder)
+    script = counting.write(folder, ids, text)
     arguments = [folder, epochs, BATCH, pause_s]
     with LocalCluster(script, arguments, spec=spec(seed=seed, **more), folder=folder / "runs") as job:
         if not early:
@@ -37,7 +50,7 @@ def run(folder, seed, *, batches, hurt, pause_s=0.005, epochs=1, early=False, sc
 
 
 @pytest.mark.timeout(400)
-def test_one_fault_of_every_kind_loses_and_repeats_nothing(tmp_path):
+def test_one_fault_of_every_kind_loses_and_repeats_no_row_of_a_file(tmp_path):
     killed = [["worker-0", "worker-2"], ["master"], ["master", "worker-1"]]
 
     def hurt(job):
@@ -50,7 +63,7 @@ def test_one_fault_of_every_kind_loses_and_repeats_nothing(tmp_path):
             done += FaultInjector(plan, job).run(at_most=1)
         return done
 
-    _, done, wrong = run(tmp_path, 1, batches=1500, pause_s=0.25, hurt=hurt)
+    _, done, wrong = run(tmp_path, 1, batches=1500, pause_s=0.25, hurt=hurt, change=counting.from_parquet)
     assert not wrong, (done, wrong)
     stopped, scaled = done
     assert stopped.startswith("stopped worker-") and scaled.startswith("scaled to ")
