@@ -5,6 +5,8 @@ which order to shuffle, so that a process decodes each row group once an epoch. 
 columns.py converts.
 """
 
+import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +29,8 @@ from springtide.data.files.columns import (
     pyarrow,
 )
 from springtide.domain.core import validation
+
+log = logging.getLogger(__name__)
 
 Make = Callable[..., Any]
 
@@ -60,9 +64,12 @@ class ColumnDataset(data.Dataset[Any]):
             raise errors.BadInput(f"indices from {index.min()} to {index.max()}; expected 0 to {len(self) - 1}")
         ends = self.row_groups.ends
         where = np.searchsorted(ends, index, side="right")
+        touched = np.unique(where).tolist()
+        if len(touched) > 2 * self.row_groups.together and sum(self._groups[g].rows for g in touched) > 4 * len(index):
+            warn_of_scattered_reads(self.row_groups.together)
         parts = []
         # the held groups first: a batch at the end of a window needs them before groups of the next window
-        for group in sorted(np.unique(where).tolist(), key=lambda number: number not in self._held):
+        for group in sorted(touched, key=lambda number: number not in self._held):
             here = np.flatnonzero(where == group)
             rows = index[here] - (int(ends[group]) - self._groups[group].rows)
             decoded = self._decoded(group)
@@ -101,6 +108,16 @@ class ColumnDataset(data.Dataset[Any]):
             found = self._columns.decoded(group.read(self._columns), group.place, first)
         self._held[number] = found
         return found
+
+
+@functools.cache
+def warn_of_scattered_reads(held: int) -> None:
+    log.warning(
+        "batches have samples of more row groups than the %d that are held: nearly every batch decodes them again, "
+        "which is slow. In a plain DataLoader, use sampler=data.sampler() instead of shuffle=True; split data by file "
+        "instead of by Subset",
+        held,
+    )
 
 
 class GroupSampler(data.Sampler[int]):

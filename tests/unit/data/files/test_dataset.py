@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from springtide import errors
 from springtide.data import shards, source
 from springtide.data.files import row_groups
-from springtide.data.files.dataset import from_frame, read_csv, read_parquet
+from springtide.data.files.dataset import from_frame, read_csv, read_parquet, warn_of_scattered_reads
 from springtide.data.files.id_hash import hash_ids
 from springtide.domain.data.samples import DatasetCard
 from springtide.zoo.layers import ClickBatch
@@ -163,6 +163,20 @@ def test_torch_loader_with_the_sampler_decodes_each_row_group_once(tmp_path, rea
     assert first != second
     assert len(reads) == 24 - len(set(reads[9:12]) & set(reads[12:15]))  # groups held from one epoch to the next
     assert [len(x["n"]) for x in DataLoader(data, batch_size=200)] == [200, 200, 200]
+
+
+def test_order_that_decodes_row_groups_again_is_warned_of_once(tmp_path, caplog):
+    warn_of_scattered_reads.cache_clear()
+    data = read_parquet(write(tmp_path / "n.parquet", {"n": [float(n) for n in range(600)]}, rows=50), shuffle_groups=2)
+    for order in (range(600), data.sampler()):
+        for x in DataLoader(data, sampler=BatchSampler(order, batch_size=32, drop_last=False), batch_size=None):
+            assert len(x["n"])
+    assert not caplog.messages
+    for step in (50, 100):
+        data.batch(np.arange(0, 600, step))
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "batches have samples of more row groups than the 2 that are held"
+    ]
 
 
 def test_data_set_works_in_another_process(path):
