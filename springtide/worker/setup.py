@@ -286,9 +286,22 @@ def dense_groups(
                 name = names.get(id(param), f"optimizer {number}, group {index}, parameter {place}")
                 refuse_valueless(name, param)
                 members.append((name, param))
+            if members and isinstance(optimizer, torch.optim.SparseAdam):
+                refuse_dense(members, model)
             if members:
                 groups.append(DenseGroup(optimizer=optimizer, index=index, members=tuple(members)))
     return groups
+
+
+def refuse_dense(members: Sequence[tuple[str, nn.Parameter]], model: nn.Module) -> None:
+    """Raise BadInput if plain PyTorch would give one of these parameters of SparseAdam a dense gradient."""
+    sparse = {id(module.weight) for module in model.modules() if getattr(module, "sparse", False)}
+    if dense := [name for name, param in members if id(param) not in sparse]:
+        raise errors.BadInput(
+            f"SparseAdam got the parameter {dense[0]!r}, whose gradients are dense: give it only the weights of tables "
+            "(and of other embeddings with sparse=True), and the other parameters to an optimizer such as Adam: "
+            "job.prepare(model, [torch.optim.SparseAdam(table_weights), torch.optim.Adam(others)], dataset)"
+        )
 
 
 def refuse_valueless(name: str, tensor: torch.Tensor) -> None:

@@ -119,7 +119,7 @@ def spec_of(optimizer: torch.optim.Optimizer, group: Group) -> tables.OptimSpec:
     if _rowwise_name(optimizer, group) == "RWSAdagrad":
         kernel = _adagrad
     if kernel is None:
-        known = _known("RWSAdagrad")
+        known = _known("RWSAdagrad", without="SparseAdam")
         raise errors.BadInput(
             f"{type(optimizer).__name__} has no kernel on servers for dense parameters (there are: {known}): use "
             'one of these, or join with sync="bsp", where dense parameters may have any optimizer'
@@ -155,8 +155,8 @@ def _rowwise_name(optimizer: torch.optim.Optimizer, group: Group) -> str:
     return name if name in ROWWISE and group.keys() >= ADAGRAD_OPTIONS else ""
 
 
-def _known(*others: str) -> str:
-    return ", ".join(sorted([*others, *(kind.__name__ for kind in KERNELS)]))
+def _known(*others: str, without: str = "") -> str:
+    return ", ".join(sorted({*others, *(kind.__name__ for kind in KERNELS)} - {without}))
 
 
 def keep_loaded_sums(optimizer: torch.optim.Optimizer) -> None:

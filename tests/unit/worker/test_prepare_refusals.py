@@ -56,6 +56,10 @@ def tie(rows):
         (lambda model, opt, data: (model, [], data), "no optimizer was given"),
         (lambda model, opt, data: (model, ["adam"], data), "expected a torch.optim.Optimizer"),
         (lambda model, opt, data: (model, torch.optim.LBFGS(model.parameters()), data), "LBFGS evaluates the loss"),
+        (
+            lambda model, opt, data: (model, torch.optim.SparseAdam(list(model.parameters())), data),
+            r"SparseAdam got the parameter 'mlp.0.weight', whose gradients are dense: .*SparseAdam\(table_weights\)",
+        ),
         (lambda model, opt, data: (model, torch.optim.Rprop(model.parameters()), data), "no kernel on servers"),
         (lambda model, opt, data: (model, None, data), "optimizer is a NoneType: expected a torch.optim.Optimizer"),
         (lambda model, opt, data: (model, torch.optim.SGD, data), "optimizer is a type: expected a torch.optim.Optim"),

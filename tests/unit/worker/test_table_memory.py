@@ -1,11 +1,13 @@
 """Memory that a worker needs for served tables: none for a declared table, and no copy of a table that the script has
 built."""
 
+import copy
 import pathlib
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 import springtide as st
 from springtide.worker.link.clients import SharedValues
@@ -27,12 +29,14 @@ def train(job, model, rows):
     ids = torch.randint(0, rows, (200, 2))
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
     model, optimizer, batches = job.prepare(model, optimizer, torch.utils.data.TensorDataset(ids), batch_size=50)
-    before = model(ids[:1]).item()
+    before, averaged = model(ids[:1]).item(), AveragedModel(model)
     for (x,) in batches:
         optimizer.zero_grad()
         (model(x).mean() - 5.0).square().backward()
         optimizer.step()
-    assert model(ids[:1]).item() != before
+        averaged.update_parameters(model)
+    assert copy.deepcopy(model)(ids[:1]).item() != before
+    assert 0 not in optimizer.state_dict()["state"], "state of the table"
 
 
 def growth_of_peak(work):
