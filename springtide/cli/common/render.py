@@ -329,6 +329,11 @@ def outcome_text(status: JobStatus, places: Mapping[str, str], *, debug: bool = 
         lines.append(f"job {status.name} finished in {status.elapsed_s:.1f} s: {numbers(status)}")
         if not status.samples and not status.data.shards_total:
             lines += wrap("nothing was trained: the script never looped over the batches of job.prepare(...)")
+        if status.samples and status.samples == status.training.samples_before:
+            lines += wrap(
+                "nothing was left to train: the checkpoint has all epochs of its data. To train new data, use "
+                "--continue-from instead of --resume; to train these data again, give more epochs"
+            )
         lines += measures(status)
     reported = status.why if status.phase is JobPhase.FAILED else ""
     poisoned = status.data.poisoned

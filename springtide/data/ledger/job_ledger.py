@@ -8,7 +8,7 @@ change nothing.
 
 import copy
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from springtide.data.ledger import bsp_ledger, passes, stream_ledger
 from springtide.data.ledger.async_ledger import NOT_HELD, AsyncLedger, AsyncLedgerState
@@ -488,6 +488,9 @@ class JobLedger(Passes):
             return
         if self.origin.next_shard and card.in_step != self.origin.in_step:
             refuse_other_mode(rank, card, self.origin.checkpoint)
+        if 0 < turn == self.origin.passes and card.stream is None:  # the first epoch after those of the checkpoint
+            before = replace(self.passes[-1].card, first_epoch=card.first_epoch)
+            check_same(rank, card, before, self.origin.checkpoint)
         base = self.next_shard
         opened: PassLedger
         if card.in_step:

@@ -229,6 +229,9 @@ class Schedules:
             for group, rates in zip(optimizer.param_groups, groups, strict=False):
                 for name, rate in rates.items():
                     set_option(group, name, rate)
+        for name, scheduler in self._found.items():
+            if name not in state["schedules"]:  # it begins now, at its own rate
+                set_rates(scheduler)
 
 
 def _initial(group: Mapping[str, Any]) -> float:

@@ -258,6 +258,14 @@ def test_job_with_failed_checkpoints_says_so_at_its_end():
     assert "saved   checkpoint 7, from which --resume continues" in render.outcome_text(failed, {}).splitlines()
 
 
+def test_resumed_job_without_remaining_samples_names_continue_from():
+    done = JobStatus(name="train", phase=JobPhase.FINISHED, why="", elapsed_s=1.0, samples=200)
+    assert "nothing was left" not in render.outcome_text(done, {})
+    done = msgspec.structs.replace(done, training=TrainingStatus(samples_before=200))
+    said = " ".join(render.outcome_text(done, {}).split())
+    assert "nothing was left to train" in said and "use --continue-from instead of --resume" in said
+
+
 def test_untrained_job_names_the_call_its_script_lacks():
     done = JobStatus(name="train", phase=JobPhase.FINISHED, why="", elapsed_s=1.0)
     assert "nothing was trained: the script never looped" in render.outcome_text(done, {})

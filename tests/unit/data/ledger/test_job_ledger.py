@@ -462,6 +462,16 @@ def test_resume_with_other_data_names_the_checkpoint_and_continue_from():
         again.lease(B, dataclasses.replace(second, epochs=3), 1, 0.0)
 
 
+def test_resume_after_the_last_epoch_of_the_checkpoint_refuses_other_data():
+    book, again = JobLedger(workers=1), JobLedger(workers=1)
+    book.lease(A, CARD, 1, 0.0)
+    again.resume(book.note(), "checkpoint 4 in monday")
+    following = dataclasses.replace(CARD, first_epoch=2)
+    with pytest.raises(errors.BadInput, match=r"samples=90, but checkpoint 4 in monday, .* use --continue-from"):
+        again.lease(A, dataclasses.replace(following, samples=90), 1, 0.0)
+    assert not isinstance(again.lease(A, following, 1, 0.0), NoLease)
+
+
 def test_stream_id_is_learned_from_the_first_worker_that_knows_it():
     book = JobLedger(workers=2)
     book.lease(A, stream_card(""), 1, 0.0, seen=(PartitionRange(0, 0, 40),))

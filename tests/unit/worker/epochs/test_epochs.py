@@ -332,6 +332,27 @@ def test_run_with_new_data_begins_at_epoch_0_with_the_schedules_of_the_other_run
     assert seen == [(epoch, epoch, 0.125 / 2**epoch, False) for epoch in range(2) for _ in range(BATCHES)]
 
 
+def test_renamed_schedule_starts_over_with_new_data():
+    worker = Worker()
+
+    def rates(day):
+        job = worker.start()
+        model, optimizer, schedules, batches = prepare_script(
+            job, schedule=lambda own: {day: torch.optim.lr_scheduler.StepLR(own, step_size=1, gamma=0.5)}
+        )
+        seen = []
+        for _ in job.epochs(2):
+            seen.append(optimizer.param_groups[0]["lr"])
+            for x in batches:
+                step(model, optimizer, x)
+            schedules[day].step()
+        job._link._master.die(job._link)
+        with_new_data(worker)
+        return seen
+
+    assert [rates("monday"), rates("tuesday"), rates("tuesday")] == [[1.0, 0.5], [1.0, 0.5], [0.25, 0.125]]
+
+
 def test_step_counts_of_optimizers_go_on_after_a_restart():
     before, after = StepCountsOf([7]), StepCountsOf([0])
     saved = user_objects.Schedules([], lambda _: False, before).state_dict()
