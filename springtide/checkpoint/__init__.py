@@ -2,7 +2,7 @@
 
 A job's checkpoint has slot images in segment files, and a manifest that lists the images. `format.checkpoint_io`
 writes images, publishes manifests and finds the newest manifest. `format.manifest` combines the reports of all
-servers. `format.storage` is a folder or an fsspec URL. Programs without tables use `checkpointer`.
+servers. `format.storage` accesses files in a folder or at an fsspec URL. Programs without tables use `checkpointer`.
 """
 
 from springtide import lazy_names

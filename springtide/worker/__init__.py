@@ -1,2 +1,1 @@
-"""The worker: runs the user's loop, its batches and its steps. Read job.py first, and then batches, step and
-optimizer."""
+"""Runs the user's loop in a worker process. Read job.py first, and then batches, step and optimizer."""

@@ -62,7 +62,7 @@ IN_ORDER = (
 
 @takes_numbers()
 def join(**settings: Any) -> "Job":
-    """Join the job that the environment names. If it names none, train alone, with tables in this process.
+    """Join the job that the environment names. Without such a job, train alone, with tables in this process.
 
     `settings` are fields of `springtide.config.Settings` and override the environment.
     """

@@ -75,7 +75,7 @@ class BspLedger:
 
     @property
     def over(self) -> bool:
-        """True if the pass has reached its end; False if the job was closed before that."""
+        """True if the pass has reached its end; False if the job was closed earlier."""
         return self.total == self.numbers
 
     def close(self) -> None:

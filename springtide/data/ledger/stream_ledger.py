@@ -229,8 +229,8 @@ class StreamLedger(SharedLedger):
         return ReportEffect(True, trained, freed)
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
-        """Record that the holder cannot read the batch at `failure.offset`. The holder keeps the offsets before that
-        offset.
+        """Record that the holder cannot read the batch at `failure.offset`. The holder keeps its lease of earlier
+        offsets.
 
         After `max_failures` tries the ledger gives up only this batch, because later offsets may be readable. Return
         False if the worker does not hold the lease.

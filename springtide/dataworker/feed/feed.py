@@ -82,7 +82,7 @@ class BatchFeed:
 
     @property
     def state(self) -> FeedState:
-        """Statistics of this feed. Callers add the times of the loop and of forward()."""
+        """Statistics of this feed, without the times of the loop and of forward(), which callers add."""
         workers = self._pool.workers
         return FeedState(
             made=self._pool.made,

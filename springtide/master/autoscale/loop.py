@@ -92,7 +92,7 @@ class Autoscaler:
             self._log_plan("started", None, f"{plan.shape_of(self._context.state)}: {self._rules.why}")
 
     def tick(self, usage: Mapping[Role, RoleUsage], fed: FeedShare | None = None) -> None:
-        """Take the next step. `fed` has the share of the data workers, for a planner that divides cores among jobs."""
+        """Take the next step. `fed` describes the data workers, for a planner that divides cores among jobs."""
         if not self._rules.on or self._advised is None:
             return
         now, state = self._context.clock(), self._context.state

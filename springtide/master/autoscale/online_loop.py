@@ -2,7 +2,7 @@
 
 `planning.online.decision` and `job.stragglers` decide. Learned values are journaled. Decisions use stream time,
 which can run faster than the clock, for example in a replay. At a speedup of 60, one clock second covers 60 stream
-seconds. Each sample then stands for 60 samples, so rates are equal in both times.
+seconds. Each sample then counts as 60, so samples per second are the same in clock time and in stream time.
 """
 
 import asyncio

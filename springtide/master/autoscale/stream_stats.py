@@ -30,8 +30,8 @@ class StreamStats:
     """Stream statistics of one job."""
 
     def __init__(self, *, wall: float, at: float) -> None:
-        """`wall` and `at` are the time of day and the clock time now. Later, only the clock is read, so changes of the
-        time of day have no effect."""
+        """`wall` is the time of day now, and `at` the monotonic time. Later, only the monotonic clock is read, so
+        changes of the time of day have no effect."""
         self._since = wall - at
         self.known: dict[int, PartitionStats] = {}
         self.uses: dict[Role, tuple[Life, StreamUse]] = {}

@@ -41,8 +41,8 @@ class ChangeSignal:
         self._turned = asyncio.Event()
 
     async def until(self, true: Callable[[], bool], *, at_most_s: float | None = None) -> None:
-        """Wait until `true()` returns True, but at most for `at_most_s` seconds. `true` is called now and after
-        every change.
+        """Wait until `true()` returns True, but at most for `at_most_s` seconds. The check runs now and after every
+        `wake_all()`.
         """
         if true():
             return

@@ -120,7 +120,7 @@ class BspRendezvous:
         """Reply to all waiting workers. Workers outside the group learn that the group continues without them."""
         state, at = self._record.state, self._context.clock()
         breaks = dataclasses.replace(state.safety.breaks)
-        # use a copy that already counts this group, because the replies contain these counts
+        # the replies contain these counts, so count this group now, in a copy
         bsp_group.note_formed(breaks, state, formed.members, at=at)
         restored = not formed.known and state.safety.known and self._record.book.has_model
         save = self._checkpoints.due_at_step(last=True) if formed.over else 0

@@ -60,8 +60,8 @@ class SlotLoads:
 
 
 class GoalNews:
-    """Event that ends the wait of held heartbeats of servers. It is set by a new goal, a returned server, or the end of
-    the job."""
+    """Event that ends the wait of held heartbeats of servers. A new goal, a returned server or the end of the job sets
+    it."""
 
     def __init__(self, record: JobRecord) -> None:
         self._record, self._changed = record, ChangeSignal()

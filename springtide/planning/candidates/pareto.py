@@ -246,7 +246,7 @@ def _hopeful(workers: RoleOptions, servers: RoleOptions, ask: FrontQuery, need: 
 
 
 def _coarser(bounds: ShapeBounds) -> ShapeBounds:
-    """Return the bounds with steps so large that all shapes can be listed."""
+    """Return the bounds with larger steps, so that at most `MOST` shapes remain."""
     bounds = replace(bounds, cpu_step=None)
     while len(sides(bounds)) > MOST:
         step = 2 * (bounds.worker_step or 1)

@@ -213,8 +213,9 @@ def _roomy(job: JobView, kind: RoleKind) -> bool:
 def _more_for_rows(job: JobView, shape: Shape, found: GuardFinding, config: PlanningConfig) -> list[Shape]:
     """Return shapes with more or larger servers, in order of preference.
 
-    After a kill, or if the guard gives a number, try more servers first. Otherwise try larger servers first. If the
-    quota lacks cores, the new servers share the existing server cores, so no worker is removed.
+    Try more servers first after an out-of-memory kill, if the guard asks for a number of servers, or if server memory
+    has no limit. Otherwise try larger servers first. If the quota lacks cores, the new servers share the existing
+    server cores, so no worker is removed.
     """
     factor = 2.0 if found.trouble is FindingKind.OOM else ROOMIER
     larger = replace(
@@ -355,7 +356,7 @@ def compared(job: JobView) -> ShapeComparison | None:
 
 
 def back(job: JobView, config: PlanningConfig) -> ShapeComparison | None:
-    """Return the comparison if the job should return to its previous shape. That shape must have been faster,
+    """Return the comparison with the previous shape if the job should return to it. That shape must have been faster,
     significantly and by enough, at no higher cost per sample."""
     found, now = compared(job), job.shape
     if found is None or now is None or not found.certain or found.faster <= math.log1p(config.least_gain):

@@ -88,8 +88,8 @@ def plan(ahead: Horizon, *, fewest: int, prices: HorizonPrices, doing: ChangeEff
     by_lag = prices.lag / (2 * prices.slo_s)
     later = by_lag / (DRAINS * ahead.step_s)
 
-    # Row 0 has the cheapest settled stretch for each number of workers. The other rows have stretches that began in the
-    # last few steps.
+    # One row for each of the last `young` steps, with the stretches that began in it. Row 0 has the cheapest older
+    # stretch for each number of workers.
     waits = np.zeros((len(ahead.traffic), young + 1, numbers))
     cost = np.full(waits.shape, np.inf)
     begun = np.full((young + 1, numbers), -1)

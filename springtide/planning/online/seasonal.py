@@ -255,8 +255,8 @@ OLDEST = 0.3
 
 
 def outlook(forecast: RateForecast, came: Array) -> TrafficOutlook:
-    """Return the rest of a forecast, scaled to the current level. `came` is the actual traffic in the first steps of
-    the forecast, which are over."""
+    """Return the future steps of a forecast, scaled to the current level. `came` is the actual traffic in the steps
+    that are over."""
     over = len(came)
     left = len(forecast.mean) - over
     if left < 1:

@@ -16,7 +16,7 @@ MINUTE_S, HOUR_S = 60.0, 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloSums:
-    """Sums over a span of time, from which the SLO metrics are computed. Two of these sums can be added."""
+    """Sums over a span of time, from which the SLO metrics are computed. Add two objects to join their spans."""
 
     seconds: float = 0.0
     violated_s: float = 0.0

@@ -159,7 +159,7 @@ class Simulation:
         )
 
     def _ask(self, due: list[SimulatedJob]) -> None:
-        """Ask the policy for one decision about these jobs, which divides their own and the free resources."""
+        """Ask the policy to divide the resources of these jobs and the free resources among these jobs."""
         free = self.cluster.free
         for running in due:
             if running.shape is not None:

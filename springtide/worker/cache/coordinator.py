@@ -124,7 +124,7 @@ class CacheCoordinator:
         return replace(self.cache.use(), on=on, why=why, passing=why in PASSING)
 
     def _found_out(self, deciding: CacheDecision, on: bool) -> str:
-        """Return why the cache is on or off. Return an empty text if a cache was found useful and is about to start."""
+        """Return why the cache is on or off; an empty text if the cache is about to start."""
         if deciding.pays and not on:
             return "" if self._in_pass else NO_PASS
         return deciding.why or (READ_MIDWAY if self._read_midway else MEASURING if self._whole_passes else FIRST_PASS)

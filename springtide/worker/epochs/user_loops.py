@@ -1,8 +1,8 @@
 """Finds the `for` statement around a script's loops over `batches`, and lets it skip finished epochs.
 
-In: the stack when a loop starts. In a restarted script, also the name of the statement. Out: the script, compiled so
-that `EpochFinished`, raised where the loop would start, continues the statement. Only a restarted script is
-recompiled: `for ...: body` becomes `for ...: try: body; except EpochFinished: continue`. Design:
+In: the stack when a loop starts. In a restarted script, also the name of the statement. Out: the recompiled script, in
+which `EpochFinished` makes the statement continue with the next epoch: `for ...: body` becomes
+`for ...: try: body; except EpochFinished: continue`. Only a restarted script is recompiled. Design:
 docs/design/epochs.md.
 """
 

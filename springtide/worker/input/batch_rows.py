@@ -41,7 +41,8 @@ class SourcePicker:
         return as_batch(self._source.fetch(samples))
 
     def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
-        """Return the batch of the samples at these positions of a batch.
+        """Return a smaller batch with only the samples at `places` of this batch.
+
 
         Take rows if every tensor is as long as the batch and none contains offsets (`jagged`). Otherwise read the
         samples again.

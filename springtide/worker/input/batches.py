@@ -90,7 +90,7 @@ class LoopLength(NamedTuple):
 
 
 class BatchIterator:
-    """Iterator of one loop over `batches`. The next loop ends it."""
+    """Iterator of one loop over `batches`. When the next loop starts, this iterator ends."""
 
     def __init__(self, run: Generator[Any, None, None]) -> None:
         self._run = run

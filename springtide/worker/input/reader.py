@@ -194,7 +194,7 @@ class BatchReader:
         return self._feed.read(part, own, lambda: part[0])
 
     def _replacement(self, failed: UnreadableBatch, asked: WantedBatch, tolerant: bool, fed: bool) -> Any:
-        """Return a replacement for a batch that could not be built: its rest, or an error that names the bad samples.
+        """Replace a batch that could not be built by its readable samples, or by an error that names the bad ones.
 
         A failure on data workers may not be the fault of a sample: perhaps the batch cannot be sent, or the data
         worker lacks a file.

@@ -172,7 +172,7 @@ class BspStep(TrainingStep):
         ]
 
     def begin_at(self, step: int, position: DataPosition, counts: list[int]) -> None:
-        """Continue from this position, as a rank that joins the group after this step."""
+        """Continue after `step`, at which this rank joins the group."""
         self._context.rates.steps = counts
         self.count = self._context.lookups.after_step = step
         self._position = position

@@ -225,8 +225,8 @@ class ServedDense:
         self._pulling = False
 
     def begin(self, once: Callable[[Callable[[], None]], None]) -> None:
-        """Give all workers the first worker's values, or trained values if there are any. `once` runs a function on
-        only one worker."""
+        """Give all workers the same values: trained values if there are any, otherwise the first worker's. `once` runs
+        a function on only one worker."""
         still = DenseChunks(self._client, self.still) if self.still else None
         chunks = [rows for rows in (self._all, still) if rows is not None]
 

@@ -37,10 +37,10 @@ class StepListener:
     overrides it."""
 
     def on_trained(self, claims: Sequence[BatchClaim]) -> None:
-        """Handle batches that every server has."""
+        """Handle batches that all servers have applied."""
 
     def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
-        """Handle batches of which some server has only a part. Return True if this worker no longer holds their
+        """Handle batches that the servers have applied only in part. Return True if this worker no longer holds their
         lease."""
         return False
 

@@ -303,7 +303,7 @@ class KafkaWriter:
 
 
 class KafkaReader:
-    """A `StreamReader` of a topic. For a single thread."""
+    """A `StreamReader` of a topic. Not thread-safe."""
 
     def __init__(self, address: Address, *, away_s: float = AWAY_S) -> None:
         self._address = address
@@ -371,7 +371,8 @@ class KafkaReader:
         return self._handle
 
     def _read(self, wait_s: float, most: int) -> list[Chunk]:
-        """Advance by the available records. Drop records of reassigned partitions, and records before the position."""
+        """Return the available records, and advance past them. Drop records of reassigned partitions, and records
+        before the position."""
         stood = dict(self._next)
         found, news = self._it.consume(most, wait_s)
         for partition, read in list(found.items()):

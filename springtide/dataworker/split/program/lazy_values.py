@@ -81,7 +81,7 @@ class Promises:
         """Create a promise for each slot. `kinds` has dtype and device by slot; None if the slot holds no tensor.
 
         calls: handles all torch calls that take one of these promises.
-        functions: functions of known calls. Promises have their own methods for them, which are faster.
+        functions: functions of known calls. Promises implement these functions as methods, which is faster.
         """
         self._type = type("Promise", (Promise,), {"springtide_calls": calls, "__torch_function__": calls.handler})
         add_methods(self._type, set(functions))

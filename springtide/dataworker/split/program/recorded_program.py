@@ -38,7 +38,7 @@ class RecordedProgram:
         return frozenset(self.calls.keys() - reached)
 
     def original(self, term: Any) -> Any:
-        """Return the key itself, or the original term if a call returned one of its own arguments."""
+        """Return the term. If it is a call's result that is one of its arguments, return that argument."""
         while isinstance(term, PartKey) and (same := self.calls[term.call].same_as) is not None:
             term = same
         return term

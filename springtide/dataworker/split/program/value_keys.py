@@ -244,7 +244,7 @@ def filled(spec: Any, read: Callable[[Any], Any], size: int) -> Any:
 
 
 def decided(spec: Any, numbers: Sequence[Sequence[int]], sizes: Sequence[int]) -> Any | None:
-    """Replace each integer of a template by a constant or a multiple of the batch size; None if an integer is neither.
+    """Replace each integer of a template by a constant or a multiple of the batch size; None if that is impossible.
 
     `numbers` and `sizes` have the integers and the batch size of each recorded batch. If a constant equals the batch
     size by chance, it is taken for the batch size. The template is then wrong for other batch sizes, but calls with
