@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from springtide.checkpoint.format import checkpoint_io
+from springtide.checkpoint.format.storage import FolderStore
 from springtide.data.ledger.async_ledger import AsyncLedger
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.data.leases import LeaseHolder
@@ -379,3 +380,15 @@ def test_published_checkpoint_leaves_files_of_kept_and_copied_ones(tmp_path):
     saving.drop(5, saving.kept)
     assert checkpoint_io.numbers(saving.place) == [4, 3]
     assert not (tmp_path / "server-0.0-000005.run1.seg").exists()
+
+
+def test_master_that_takes_over_before_the_first_checkpoint_skips_numbers_at_the_url(tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    manifest = complete(made(tmp_path), Record())
+    checkpoint_io.publish(FolderStore(there), msgspec.structs.replace(manifest, number=9))
+    rules = CheckpointRules(every_s=30.0, url=f"file://{there}")
+    for saved, number in ((0, 10), (3, 4)):
+        second = CheckpointStore(rules, tmp_path / f"run-{saved}", stores.CLAIM)
+        second.take_over(saved, 0)
+        assert begin(second, Record()).number == number

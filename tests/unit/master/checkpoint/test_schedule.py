@@ -19,6 +19,7 @@ from springtide.domain.model.checkpoints import CheckpointRules, Lineage
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.embedding.placement.placement import even
 from springtide.master import dispatcher
+from springtide.master.checkpoint import schedule
 from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.core.record import DONE, JobRecord
 from springtide.master.main import build_service
@@ -529,6 +530,24 @@ def test_ending_bsp_group_writes_a_last_checkpoint_before_it_leaves(tmp_path):
         assert checkpoint_io.read(str(job.folder), 1).progress.step == 3
         again = await asyncio.wait_for(job.ask("worker-0", at_step(2, last=True)), 5)
         assert isinstance(again, messages.Ok) and job.outcomes == [(1, "complete")], "nothing was trained since"
+        waiting = asyncio.ensure_future(job.ask("worker-0", at_step(2, step=4, last=True)))
+        await job.save()
+        await waiting
+        assert job.outcomes == [(1, "complete"), (2, "complete")], "the last one is not held back by the interval"
+
+    test_schedule.with_job(test, tmp_path, sync="bsp")
+
+
+def test_waiting_server_gets_a_hurried_order_when_the_group_pauses(tmp_path, monkeypatch):
+    monkeypatch.setattr(schedule, "HOLD_S", 3600.0)
+
+    async def test(job):
+        await begin(job)
+        early = asyncio.ensure_future(job.order(1))
+        await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(job.ask("worker-0", at_step(1)))
+        assert (await early).hurry
+        waiting.cancel()
 
     test_schedule.with_job(test, tmp_path, sync="bsp")
 

@@ -203,6 +203,8 @@ def test_successor_master_reuses_no_checkpoint_number_and_waits_for_servers(tmp_
             successor.take_over()
             assert successor.parts.checkpoints.saving.last.number == 1, "though it sees none of its files"
             job.master = successor
+            job.tick()
+            assert successor.parts.checkpoints.saving.round is None, "no server has told its numbers"
             asking = [asyncio.create_task(speak(job, 0, number=5))]
             await asyncio.sleep(0)
             job.tick()
