@@ -530,6 +530,8 @@ def test_every_change_counts_for_the_journal_and_repeated_calls_do_not():
     assert counted(book.take_back, [LeaseKey(first.shard, first.first)]) == 1
     assert counted(book.take_back, [LeaseKey(first.shard, first.first)]) == 0
     assert counted(book.resize, 0, 1) == 1
+    assert counted(book.report, LeaseHolder(0, 1), [], 0.0) == 1, "an incarnation is new"
+    assert counted(book.report, LeaseHolder(0, 1), [], 0.0) == 0
     assert counted(book.expect, 3) == 1 and book.holders.expected == 3
     assert counted(book.fence, 1, 0) > 0 and counted(book.fence, 1, 0) == 0
     assert book.fence(1, 0) == 0

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from springtide.checkpoint.format import checkpoint_io
-from springtide.checkpoint.format.storage import FolderStore
+from springtide.checkpoint.format.storage import FolderStore, UrlStore
+from springtide.checkpoint.transfer import claims
 from springtide.data.ledger.async_ledger import AsyncLedger
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.data.leases import LeaseHolder
@@ -324,6 +325,8 @@ def test_rollback_removes_later_checkpoints_and_what_is_stored_of_them(tmp_path)
     first, second, third = saving.kept
     begin(saving, record)
     assert saving.is_stored(second).samples == 10 and saving.stored == 2
+    saving.go_back(2)
+    assert saving.kept == [first, second] and saving.last is second
     saving.go_back(1)
     assert checkpoint_io.numbers(saving.place) == [1] and saving.kept == [first] and saving.last is first
     assert saving.is_stored(third) is None and saving.stored == 2
@@ -392,3 +395,12 @@ def test_master_that_takes_over_before_the_first_checkpoint_skips_numbers_at_the
         second = CheckpointStore(rules, tmp_path / f"run-{saved}", stores.CLAIM)
         second.take_over(saved, 0)
         assert begin(second, Record()).number == number
+
+
+def test_run_without_a_checkpoint_leaves_its_folder_and_url_to_others(tmp_path):
+    saving = CheckpointStore(CheckpointRules(every_s=30.0, url=f"file://{tmp_path}/there"), tmp_path, stores.CLAIM)
+    saving.begin_run()
+    places = (saving.place, UrlStore(saving.rules.url))
+    assert [claims.all_of(place)[1].run for place in places] == [stores.RUN] * 2
+    saving.end_run()
+    assert [claims.all_of(place) for place in places] == [{}, {}]
