@@ -346,6 +346,7 @@ def test_rollback_skips_numbers_of_newer_checkpoints_of_the_folder(tmp_path):
     (tmp_path / rounds.name_of(9)).write_bytes(b"damaged")
     saving.go_back(1)
     assert checkpoint_io.numbers(saving.place) == [8], "it belongs to another run"
+    assert saving.is_stored(msgspec.structs.replace(manifest, number=9)) is None
     assert begin(saving, record).number == 10
 
 
