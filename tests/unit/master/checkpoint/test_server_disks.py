@@ -220,6 +220,18 @@ def test_successor_master_reuses_no_checkpoint_number_and_waits_for_servers(tmp_
     with_job(test, tmp_path)
 
 
+def test_master_replaced_before_the_first_checkpoint_skips_numbers_at_the_url(tmp_path):
+    stores.publish(tmp_path / "copy", 9, stores.save(stores.store(), tmp_path / "copy", 9))
+
+    async def test(job):
+        saving = CheckpointStore(stored(tmp_path), job.folder, stores.CLAIM, term=2)
+        with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as log:
+            build_service(job.master.record, log, job.clock, term=2, saving=saving).take_over()
+        assert saving.begin(job.master.record, {}, hurry=False, at=0.0).number == 10
+
+    with_job(test, tmp_path)
+
+
 def test_successor_master_withdraws_checkpoints_begun_before_a_rollback(tmp_path):
     async def test(job):
         await job.train()
