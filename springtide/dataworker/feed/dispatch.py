@@ -223,7 +223,8 @@ class Dispatch:
         return self._released(worker)
 
     def _settle(self, step: int, fate: StepFate) -> list[DispatchOrder]:
-        """Settle a step, and order its holders to drop it. Each holder still sends an answer."""
+        """Settle a step, and order its holders to drop it. The step stays assigned to each holder until the holder
+        replies."""
         state = self.steps[step]
         if state.fate is not StepFate.WAITING:
             return []

@@ -55,7 +55,7 @@ class BatchFeed:
         self._room, self._most_bytes, self._seed = room, most_bytes, seed
         self._taken, self._read_s, self._waited_s = 0, 0.0, 0.0
         self._refused = False
-        # this also runs at exit, early enough for the threads to end in order
+        # also runs at interpreter exit, early enough for the threads to end in order
         self._closing = weakref.finalize(self, self._pool.close)
 
     def attach(self, worker: str, address: str) -> None:

@@ -117,7 +117,7 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
 
 
 def await_package(link: channel.MasterChannel, leaving: ExitPlan) -> data_workers.Package | None:
-    """Wait until a trainer has written the job's package. Return None if this process must leave first."""
+    """Wait until a trainer has written the job's package. Return None if this process must drain before that."""
     replies: list[Reply] = []
     failures: list[errors.SpringtideError] = []
 

@@ -221,8 +221,8 @@ class _Layout:
         return (float(gains[at]), int(self.now[others[at]]), target)
 
     def _carry(self, source: int, target: int, which: Which) -> None:
-        """Move the best slots from one server to another, as long as their joint gain equals the sum of their single
-        gains.
+        """Move the best slots from one server to another, while the gain of all moves together equals the sum of their
+        single gains.
         """
         mine = np.flatnonzero(which & (self.now == source))
         gains = self._gain(mine, source, target)

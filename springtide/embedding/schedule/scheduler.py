@@ -153,7 +153,7 @@ def units_within(budget_s: float, history: Sequence[ScheduleTime], *, most: int,
 
 
 def line(recent: Sequence[ScheduleTime]) -> tuple[float, float]:
-    """Fit a line to the allocation times. Return the seconds for zero units, and the seconds per unit."""
+    """Fit a line to the allocation times. Return its intercept (seconds) and its slope (seconds per unit)."""
     by_units: dict[int, list[float]] = {}
     for step in recent:
         by_units.setdefault(step.units, []).append(step.allocate_s)

@@ -70,8 +70,8 @@ def see(
 ) -> FeedSeen | None:
     """Return the measurements from `since` to `at`, over all trainers with reports.
 
-    Trainers report on the last stage of data workers. Data workers report on the stage before their own. `earlier`
-    has these reports in order, for every stage except the first.
+    Every consumer reports on the stage that it reads from: trainers on the last stage of data workers, data workers on
+    the previous stage. `earlier` has the reports of data workers in order, for every stage except the first.
     """
     over = _all_over(by_trainer, since)
     if not over:

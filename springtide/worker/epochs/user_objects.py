@@ -230,7 +230,7 @@ class Schedules:
                 for name, rate in rates.items():
                     set_option(group, name, rate)
         for name, scheduler in self._found.items():
-            if name not in state["schedules"]:  # it begins now, at its own rate
+            if name not in state["schedules"]:  # new in this script: its own rate applies
                 set_rates(scheduler)
 
 

@@ -51,7 +51,7 @@ class SlotsFollower:
                 threading.Thread(target=self._catch_up, name="springtide-slots", daemon=True).start()
 
     def follow(self, call: Follow) -> None:
-        """Call `call` now with the known placement, if any, and with every new placement."""
+        """Pass every new placement to `call`, and the known placement now, if any."""
         with self._lock:
             self._call = call
             newest = self.newest
@@ -89,7 +89,7 @@ class Topic(Generic[News]):
             self._call(news)
 
     def follow(self, call: Callable[[News], None]) -> None:
-        """Call `call` now with the newest news, if any, and with all later news."""
+        """Pass all future news to `call`, and the newest news now, if any."""
         with self._lock:
             self._call = call
             if self.newest is not None:

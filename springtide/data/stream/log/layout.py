@@ -160,7 +160,7 @@ def entries(handle: int, first: int, count: int) -> Entries:
 
 
 def length(handle: int) -> int:
-    """Return the number of complete entries of an index file, including entries of appends that are not finished."""
+    """Return the number of whole entries in an index file, even if their append has not finished."""
     return max(0, os.fstat(handle).st_size // WIDTH - 1)
 
 

@@ -130,7 +130,8 @@ def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 @contextmanager
 def handled_by(listener: Listener | None) -> Iterator[None]:
-    """Let `listener` handle this thread's calls of marked functions inside the context; None runs them directly."""
+    """Let `listener` handle this thread's calls of marked functions inside the context. If it is None, the
+    functions run directly."""
     before = listen(listener)
     try:
         yield

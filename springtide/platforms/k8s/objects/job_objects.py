@@ -140,7 +140,7 @@ def plan_status(plan: Mapping[str, Any]) -> PlanStatus:
 
 
 def merge_patch(old: Any, new: Any) -> Any:
-    """Return the JSON merge patch from `old` to `new`. Names that were removed become null."""
+    """Return the JSON merge patch from `old` to `new`. A name that `new` lacks becomes null."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     patch = {key: None for key in old if key not in new}
