@@ -22,8 +22,9 @@ import numpy.typing as npt
 
 from springtide import errors
 from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStore
+from springtide.domain.core.splitmix import GOLDEN, mix64
 from springtide.domain.model.tables import DType, TableOutline
-from springtide.export.untrained_rows import GOLDEN, UntrainedRows, mix64
+from springtide.export.untrained_rows import UntrainedRows
 
 Keys = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
@@ -101,7 +102,7 @@ class UnusableBase(errors.BadInput):
 def sums_of(rows: Rows) -> Sums:
     """Return a 64-bit hash of each row's bits."""
     mixed = np.empty(len(rows), dtype=np.uint64)
-    place = np.arange(rows.shape[1], dtype=np.uint64) * GOLDEN
+    place = np.arange(rows.shape[1], dtype=np.uint64) * np.uint64(GOLDEN)
     for first in range(0, len(rows), HASHED_ROWS):
         part = np.ascontiguousarray(rows[first : first + HASHED_ROWS])
         # mix in the column number, because otherwise swapped columns would give the same hash

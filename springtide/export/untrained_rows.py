@@ -11,21 +11,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from springtide.domain.core.splitmix import GOLDEN, mix64
 from springtide.domain.model.tables import DType, Init
 
 Keys = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint64]
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 HALF_ULP, LAST_BIT = np.uint32(0x7FFF), np.uint32(1)
-
-
-def mix64(x: Bits) -> Bits:
-    """Return the finalizer of splitmix64 for each number."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return cast(Bits, x ^ (x >> np.uint64(31)))
 
 
 class UntrainedRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +49,11 @@ class UntrainedRows(msgspec.Struct, frozen=True, kw_only=True):
 
     def _bits(self, keys: Keys, pairs: int) -> Bits:
         """Return 64 random bits for each key and pair of columns."""
+        golden = np.uint64(GOLDEN)
         ids = np.array([self.table + 1, self.seed % 2**64], dtype=np.uint64)
-        table, seed = ids[:1] * GOLDEN, mix64(ids[1:] + GOLDEN)
+        table, seed = ids[:1] * golden, mix64(ids[1:] + golden)
         of_key = mix64(mix64(keys.view(np.uint64) + table) ^ seed)
-        return mix64(of_key[:, None] + np.arange(1, pairs + 1, dtype=np.uint64) * GOLDEN)
+        return mix64(of_key[:, None] + np.arange(1, pairs + 1, dtype=np.uint64) * golden)
 
 
 def _halves(bits: Bits) -> tuple[Bits, Bits]:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.domain.core import validation
+from springtide.domain.core.splitmix import GOLDEN, mix64
 
-GOLDEN = 0x9E3779B97F4A7C15
 PADDING = 8
 """For `hash_cells`, this many bytes must follow the last cell in a buffer."""
 
@@ -19,7 +19,7 @@ PADDING = 8
 def hash_cells(buffer: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the ids of the texts buffer[start:stop]; the arrays may have any shape."""
     lengths = stops - starts
-    state = mixed(lengths.astype(np.uint64) + np.uint64(GOLDEN))
+    state = mix64(lengths.astype(np.uint64) + np.uint64(GOLDEN))
     words: NDArray[np.uint64] = np.ndarray(
         shape=(len(buffer) - PADDING + 1,), dtype="<u8", buffer=buffer.data, strides=(1,)
     )
@@ -29,7 +29,7 @@ def hash_cells(buffer: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDAr
         word = words[starts[more] + at]
         cut = np.clip(8 * (8 - left), 0, 56).astype(np.uint64)  # mask of the bits that belong to the next cell
         word = (word << cut) >> cut
-        state[more] = mixed((state[more] ^ word) + np.uint64(GOLDEN))
+        state[more] = mix64((state[more] ^ word) + np.uint64(GOLDEN))
     state[state == 0] = 1
     return state.view(np.int64)
 
@@ -38,15 +38,6 @@ def fold(ids: NDArray[np.int64], rows: NDArray[np.int64] | int) -> NDArray[np.in
     """Fold ids into tables of `rows` rows. 0 (missing) stays 0, and all other ids map to 1 .. rows - 1."""
     inside = ids.view(np.uint64) % np.asarray(np.asarray(rows) - 1, dtype=np.uint64) + np.uint64(1)
     return np.where(ids == 0, 0, inside.view(np.int64))
-
-
-def mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    state ^= state >> np.uint64(30)
-    state *= np.uint64(0xBF58476D1CE4E5B9)
-    state ^= state >> np.uint64(27)
-    state *= np.uint64(0x94D049BB133111EB)
-    state ^= state >> np.uint64(31)
-    return state
 
 
 def hash_ids(values: Any, buckets: int | None = None) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.data.files.id_hash import GOLDEN, mixed
+from springtide.domain.core.splitmix import GOLDEN, mix64
 
 Index = NDArray[np.int64]
 Bits = NDArray[np.uint64]
@@ -27,7 +27,7 @@ def key(*parts: int) -> int:
     """Return the key of a stream, from the seed and the parts of its name."""
     state = 0
     for part in parts:
-        state = int(mixed(np.array([(state + GOLDEN + part) & _WORD], dtype=np.uint64))[0])
+        state = int(mix64(np.array([(state + GOLDEN + part) & _WORD], dtype=np.uint64))[0])
     return state
 
 
@@ -35,7 +35,7 @@ def bits(index: Index, stream: int) -> Bits:
     state = index.astype(np.uint64)
     state *= np.uint64(GOLDEN)
     state += np.uint64(stream)
-    return mixed(state)
+    return mix64(state)
 
 
 def uniforms(index: Index, stream: int) -> NDArray[np.float64]:
