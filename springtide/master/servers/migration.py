@@ -324,10 +324,8 @@ class SlotMigration:
         self._context.apply(events.DecisionMade(f"move {len(self._goal)} of {len(owners)} slots", why))
 
     def _take(self, slots: tuple[int, ...], server: int, report: SlotsMoved | None = None) -> int:
-        """Record the new owner of slots. Each change of owner is logged once, when it is first reported. The report
-        comes from the source (with `report`), from the target's heartbeat, or from a roll call. Each change of owner
-        is logged once, when it is first reported: by the source (with `report`), by the target's heartbeat, or by a
-        roll call.
+        """Record the new owner of slots. Each change of owner is logged once, when it is first reported: by the source
+        (with `report`), by the target's heartbeat, or by a roll call.
         """
         sources = collections.Counter(owner for slot in slots if (owner := self._record.slots.owners[slot]) != server)
         changed = self._context.journaled(self._record.slots.move, slots, server)
