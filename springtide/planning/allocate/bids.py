@@ -234,10 +234,8 @@ def _thinned(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
 
 
 def _with_memory(shapes: ShapeColumns, held: HeldShapes) -> ShapeColumns:
-    """Set the memory of each role to its need, or to its current memory if the need is unknown. A role whose cores
-    do not change keeps its memory, and need not restart, if its memory is between the need and `TOO_MUCH` times the
-    need. A role with unchanged cores keeps its memory, and needs no restart, if its memory is between the need and
-    `TOO_MUCH` times the need.
+    """Set the memory of each role to its need, or to its current memory if the need is unknown. A role with unchanged
+    cores keeps its memory, and needs no restart, if its memory is between the need and `TOO_MUCH` times the need.
     """
     worker = np.where(held.worker_known > 0, shapes.worker_memory, held.worker_memory)
     server = np.where(held.server_known > 0, shapes.server_memory, held.server_memory)
