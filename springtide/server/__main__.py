@@ -30,6 +30,7 @@ from springtide.telemetry import logs
 from springtide.telemetry.host.usage import OwnUsage
 
 log = logging.getLogger(__name__)
+MASTER_LOST = "no heartbeat reaches a master any more"
 TIDY_S = 1.0  # most seconds to delete this job's files from the disk when the job ends
 
 
@@ -134,9 +135,13 @@ def serve_job(
     usage: OwnUsage,
     scattered: FileStore | None = None,
 ) -> None:
+    ends: list[str] = []
+    """Reasons for which this server ends, other than a signal."""
+
     def on_reply(reply: messages.HeartbeatReply) -> None:
         role.hurried = reply.hurry
         if reply.stop or reply.fenced:
+            ends.append("the job is over" if reply.stop else "the job continues without this process")
             over.set()
         if reply.goal is not None:
             handing.follow(reply.goal)
@@ -150,9 +155,13 @@ def serve_job(
         assert isinstance(reply, messages.HeartbeatReply)
         on_reply(reply)
 
+    def on_lost() -> None:
+        ends.append(MASTER_LOST)
+        over.set()
+
     placed_at = threading.Event()
     handing = SlotHandover(role, link.ask, answer)
-    link.start_heartbeat(welcome.spec.heartbeat_s, now, on_reply, over.set)
+    link.start_heartbeat(welcome.spec.heartbeat_s, now, on_reply, on_lost)
     source = recovery.RestoredFrom("", 0)
     if welcome.restore is not None:
         try:
@@ -179,7 +188,10 @@ def serve_job(
     placed_at.set()
     log.info("serving %d of %d slots", len(placed.placement.slots_of(role.index)), len(placed.placement.server_of_slot))
     over.wait()
+    log.info("ending: %s", ends[0] if ends else "SIGTERM")
     handing.stop()
+    if ends[:1] == [MASTER_LOST]:
+        raise errors.JobFailed(MASTER_LOST)
 
 
 def beat(role: ServerRole, holding: SlotHoldings | None, usage: OwnUsage) -> messages.Heartbeat:

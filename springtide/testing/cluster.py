@@ -13,6 +13,7 @@ the agent runs in a thread of the test. The end of the `with` block removes all 
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import os
 import pathlib
 import signal
@@ -36,6 +37,7 @@ from springtide.rpc.messages.types import JobStatus
 from springtide.rpc.transport import addresses
 from springtide.telemetry import events, logs
 
+log = logging.getLogger(__name__)
 LOOK_S = 0.02
 CALL_S = 60.0  # seconds for which a call is repeated if the master is lost
 DEATH_LOOK_S = 0.001
@@ -216,7 +218,17 @@ class LocalCluster:
         assert self._ended is not None
         if isinstance(self._ended, BaseException):
             raise self._ended
+        if self._ended.phase is JobPhase.FAILED:
+            self._log_ends()
         return self._ended
+
+    def _log_ends(self) -> None:
+        """Log the last events and the end of each role's log, because a test's folder may be gone when it is read."""
+        for event in self.story[-12:]:
+            log.warning("%s", event)
+        for path in sorted(self.files.logs.glob("*.log")):
+            for line in logs.tail(path, lines=4):
+                log.warning("%s: %s", path.stem, line)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

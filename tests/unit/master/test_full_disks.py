@@ -13,7 +13,7 @@ from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.master import dispatcher
 from springtide.master.core import journal as journals
 from springtide.master.core.record import JobRecord
-from springtide.master.main import build_service
+from springtide.master.main import build_service, rebuild
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
 from springtide.server import recovery
@@ -133,6 +133,27 @@ def test_roles_wait_while_the_journal_cannot_be_written(tmp_path, monkeypatch):
     with_journal(test, tmp_path, monkeypatch)
     (full,) = [event for event in events.read(tmp_path / "events.jsonl") if event["event"] == "disk_full"]
     assert "cannot write" in full["why"]
+
+
+def test_master_that_takes_over_with_a_full_disk_orders_the_same_roles(tmp_path, monkeypatch):
+    async def test(master, clock):
+        peers = await join_all_roles(master)
+        orders = await master.handle(peers["agent"], messages.AgentPoll(()))
+        assert orders.wanted
+        master.context.journal.close()
+        with contextlib.closing(EventLog(tmp_path / "next.jsonl")) as story:
+            journal = journals.Journal(tmp_path / "journal.db", term=2, now=0.0, patience_s=10.0)
+            snapshot, entries = journal.read()
+            following = build_service(rebuild(master.state.spec, snapshot, entries), story, clock, journal, term=2)
+            with no_file_longer_than(0):
+                following.take_over()
+                await soon(lambda: following.context.stuck, "it is noticed")
+                shown = await following.handle(Peer(address="agent"), messages.AgentPoll(()))
+            assert shown.wanted == orders.wanted and "cannot write" in shown.status.master.disk_trouble
+            await journal.committed()
+            journal.close()
+
+    with_journal(test, tmp_path, monkeypatch)
 
 
 def test_journal_unwritable_past_the_limit_fails_the_job(tmp_path, monkeypatch):
