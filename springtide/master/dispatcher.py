@@ -79,8 +79,9 @@ class MasterService:
         state = context.state
         status = JobStatus(state.spec.name, state.phase, state.why, 0.0)
         self._shown = messages.AgentOrders(status, state.wanted(), context.term)
-        """Newest fully journaled reply to the agent, which is sent again while the disk is full. A master that takes over
-        with a full disk orders the roles of the journal; without them, the agent would end every role."""
+        """Newest fully journaled reply to the agent, which is sent again while the disk is full. A master that takes
+        over with a full disk orders the roles of the journal; without them, the agent would end every role.
+        """
         self.lag = LoopLag(time.monotonic)
         self._agents: set[Peer] = set()
         self._agent_left_at: float | None = None
