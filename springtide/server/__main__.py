@@ -18,7 +18,7 @@ from springtide import child_guard, config, errors
 from springtide.checkpoint.format.storage import FileStore
 from springtide.checkpoint.transfer import claims
 from springtide.checkpoint.transfer.file_transfer import ScatteredStore
-from springtide.domain.core.roles import RoleKind
+from springtide.domain.core.roles import Placement, RoleKind
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.types import MemberReport, SlotHoldings
 from springtide.rpc.transport import channel
@@ -162,6 +162,20 @@ def serve_job(
     placed_at = threading.Event()
     handing = SlotHandover(role, link.ask, answer)
     link.start_heartbeat(welcome.spec.heartbeat_s, now, on_reply, on_lost)
+    placement = begin_serving(role, link, welcome, scattered)
+    placed_at.set()
+    log.info("serving %d of %d slots", len(placement.slots_of(role.index)), len(placement.server_of_slot))
+    over.wait()
+    log.info("ending: %s", ends[0] if ends else "SIGTERM")
+    handing.stop()
+    if ends[:1] == [MASTER_LOST]:
+        raise errors.JobFailed(MASTER_LOST)
+
+
+def begin_serving(
+    role: ServerRole, link: channel.MasterChannel, welcome: messages.ServerWelcome, scattered: FileStore | None
+) -> Placement:
+    """Restore this server's slots, listen, and return the placement of the slots. The master learns the address."""
     source = recovery.RestoredFrom("", 0)
     if welcome.restore is not None:
         try:
@@ -185,13 +199,7 @@ def serve_job(
         raise errors.JobFailed(
             "the slots of this server changed during the restore, so its next incarnation must restore them again"
         )
-    placed_at.set()
-    log.info("serving %d of %d slots", len(placed.placement.slots_of(role.index)), len(placed.placement.server_of_slot))
-    over.wait()
-    log.info("ending: %s", ends[0] if ends else "SIGTERM")
-    handing.stop()
-    if ends[:1] == [MASTER_LOST]:
-        raise errors.JobFailed(MASTER_LOST)
+    return placed.placement
 
 
 def beat(role: ServerRole, holding: SlotHoldings | None, usage: OwnUsage) -> messages.Heartbeat:
