@@ -50,6 +50,7 @@ VERBS = {
     "logs": ("job.control", "Print the logs of a job."),
     "checkpoints": ("job.checkpoints", "List the checkpoints of a job."),
     "export": ("job.export", "Export a job's model for serving."),
+    "serve-check": ("job.serve_check", "Compare predictions of an export with its job's."),
     "demo": ("job.demo", "Train on a generated click log, in about a minute."),
     "doctor": ("doctor", "Check this machine; suggest fixes."),
     "top": ("show.status", "Watch a job from another terminal."),

@@ -9,6 +9,7 @@ import pathlib
 import re
 import shutil
 import zlib
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import msgspec
@@ -218,21 +219,25 @@ def into(model: nn.Module, url: str, number: int | None = None) -> ExportedModel
     """
     found = read(url, number)
     weights = _weights(model, found)
-    own = model.state_dict()
-    unknown = sorted(set(found.dense) - set(own))
-    if unknown:
-        raise errors.BadInput(f"the export has dense tensors that the model lacks: {', '.join(unknown)}")
-    wrong = [name for name, tensor in found.dense.items() if own[name].shape != tensor.shape]
-    if wrong:
-        name = wrong[0]
-        raise errors.BadInput(
-            f"{name!r} is {tuple(found.dense[name].shape)} in the export and {tuple(own[name].shape)} in the model"
-        )
+    check_dense(model, found.dense)
     with torch.no_grad():
         for weight, table in weights:
             _fill(weight, table)
     model.load_state_dict(found.dense, strict=False)
     return found
+
+
+def check_dense(model: nn.Module, dense: Mapping[str, torch.Tensor]) -> None:
+    """Raise BadInput unless the model has all of these tensors, with the same shapes."""
+    own = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+    unknown = sorted(set(dense) - set(own))
+    if unknown:
+        raise errors.BadInput(f"the export has dense tensors that the model lacks: {', '.join(unknown)}")
+    for name, tensor in dense.items():
+        if own[name].shape != tensor.shape:
+            raise errors.BadInput(
+                f"{name!r} is {tuple(tensor.shape)} in the export and {tuple(own[name].shape)} in the model"
+            )
 
 
 def _fill(weight: torch.Tensor, table: ExportedTable) -> None:

@@ -2,6 +2,7 @@
 
 ```python file=train.py   is written to that file        ```python run   is run as a Python script
 ```sh run                 is run by bash -e, with our command on the PATH
+```python run needs=a,b   its page is an `extra` test, which needs these modules
 """
 
 import os
@@ -15,7 +16,7 @@ import pytest
 from tests.process import forked_script
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FENCE = re.compile(r"^```(?P<language>\w+)(?P<options>(?: [\w=./-]+)+)\n(?P<code>.*?)^```$", flags=re.M | re.S)
+FENCE = re.compile(r"^```(?P<language>\w+)(?P<options>(?: [\w=.,/-]+)+)\n(?P<code>.*?)^```$", flags=re.M | re.S)
 PAGES = [
     page
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -30,6 +31,14 @@ def blocks(text):
         yield text.count("\n", 0, match.start()) + 1, match["language"], options, match["code"]
 
 
+def page_test(page):
+    """A page, with the mark for the modules that its blocks need."""
+    needs = [options["needs"] for _, _, options, _ in blocks(page.read_text()) if "needs" in options]
+    modules = sorted({module for names in needs for module in names.split(",")})
+    name = str(page.relative_to(ROOT))
+    return pytest.param(page, id=name, marks=[pytest.mark.extra(*modules)] if modules else [])
+
+
 def command_folder(tmp_path):
     """A folder with this checkout's command, to be first on the PATH."""
     folder = tmp_path / "bin"
@@ -42,14 +51,14 @@ def command_folder(tmp_path):
 
 @pytest.mark.process
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [page_test(page) for page in PAGES])
 def test_marked_blocks_of_a_page_run(page, tmp_path):
     path = os.pathsep.join(
         [str(command_folder(tmp_path)), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
     )
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
     for line, language, options, code in blocks(page.read_text()):
-        assert set(options) <= {"run", "file"}, f"{page}:{line}: unknown option among {sorted(options)}"
+        assert set(options) <= {"run", "file", "needs"}, f"{page}:{line}: unknown option among {sorted(options)}"
         if "file" in options:
             (tmp_path / options["file"]).write_text(code)
         if "run" in options:
