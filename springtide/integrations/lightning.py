@@ -2,7 +2,7 @@
 
 In: the module, its optimizers and the training DataLoader of `Trainer.fit`. The strategy passes them to `job.prepare`.
 Out: the Trainer's loop over the batches of the job. Validation runs at the end of an epoch, when all workers see all
-updates. In an async job, rank 0's metrics count on every worker, so all workers decide the same. Next: worker/job.py.
+updates. The lowest rank's metrics count on every worker, so all workers decide the same. Next: worker/job.py.
 
 The Trainer's counters, schedulers and callbacks are a registered object of the job, so a restarted worker continues
 with them.
@@ -12,7 +12,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
 import torch
 
 from springtide import errors
@@ -91,7 +90,8 @@ class SpringtideStrategy(SingleDeviceStrategy):
         if self._loader is not None or self.lightning_module is None or not self.lightning_module.trainer.training:
             return dataloader
         self._loader = dataloader
-        return LoaderLength(dataloader, self.job.workers if self.waits else 1)
+        in_step = (self._options.get("sync") or self.job.sync) == "bsp"
+        return LoaderLength(dataloader, 1 if self.job.alone or in_step else self.job.workers)
 
     def setup_optimizers(self, trainer: Trainer) -> None:
         super().setup_optimizers(trainer)
@@ -107,13 +107,7 @@ class SpringtideStrategy(SingleDeviceStrategy):
         trainer.val_check_batch = float("inf")
         self._fetcher = JobFetcher(self, trainer, batches)
         self.job.register(self._fetcher.state, name="lightning.Trainer")
-        trainer.callbacks.insert(0, JointMetrics(self))
-
-    @property
-    def waits(self) -> bool:
-        """Whether workers wait for decisions of rank 0. In a bsp group all ranks validate the same weights, and a rank
-        that waits outside a step would prevent a restarted rank from joining."""
-        return not self.job.alone and (self._options.get("sync") or self.job.sync) == "async"
+        trainer.callbacks.insert(0, JointMetrics(self.job, self._fetcher))
 
     # ---- training ----
 
@@ -126,16 +120,6 @@ class SpringtideStrategy(SingleDeviceStrategy):
     def on_train_end(self) -> None:
         assert self._fetcher is not None
         self._fetcher.close()
-
-    def agree(self, what: str, value: Any) -> Any:
-        """Return the value of rank 0 on every worker. A restarted rank 0 may decide again."""
-        if not self.waits:
-            return value
-        key, shared = f"lightning: {what}", self.job._link.shared
-        if self.job.rank == 0:
-            shared.share(key, msgspec.msgpack.encode(value))
-            return value
-        return msgspec.msgpack.decode(shared.lookup(key))
 
     # ---- checkpoints ----
 
@@ -175,6 +159,8 @@ class JobFetcher(_DataFetcher):
         self._epochs = strategy.job.epochs(NO_LIMIT if limit is None or limit < 0 else limit)
         self._length = trainer.fit_loop.max_batches
         self._pass: BatchIterator | None = None
+        self.ended = False
+        """Whether another worker has ended the training."""
         self.state = TrainerState(trainer)
         """State of the Trainer that the job saves."""
 
@@ -204,32 +190,29 @@ class JobFetcher(_DataFetcher):
         self._pass = None
 
     def close(self) -> None:
-        """End training on this worker. If it is rank 0, the other workers end with their current epoch."""
+        """End training on this worker. The other workers end with their current epoch."""
         self.leave_pass()
-        self._strategy.agree(self._beginning(self._trainer.current_epoch), False)
         next(self._epochs, None)
+        if not self.ended:
+            self._strategy.job.reduce(False, "min")
 
     def _begin(self) -> BatchIterator:
         trainer = self._trainer
-        if not self._strategy.agree(self._beginning(trainer.current_epoch), True):
-            log.info("training ends before epoch %d, as rank 0 has decided", trainer.current_epoch)
-            trainer.should_stop = True
-            raise StopIteration
         if next(self._epochs, None) is None:
             raise SystemExit(0)
+        if not self._strategy.job.reduce(True, "min"):
+            log.info("training ends before epoch %d, because another worker has ended it", trainer.current_epoch)
+            trainer.should_stop = self.ended = True
+            raise StopIteration
         self.state.began = True
         return iter(self._batches)
 
     def _end(self) -> None:
         """End an epoch: step the schedulers and validate, as Lightning does after the last batch."""
         self.leave_pass()
-        trainer, job = self._trainer, self._strategy.job
-        if job.leaving:
-            if job.rank == 0:  # nobody may wait for a rank that leaves
-                self._strategy.agree(f"validation of epoch {trainer.current_epoch}", {})
-                self._strategy.agree(f"training of epoch {trainer.current_epoch}", {})
-                self._strategy.agree(self._beginning(trainer.current_epoch + 1), True)
+        if self._strategy.job.leaving:
             raise SystemExit(0)
+        trainer = self._trainer
         self.done, loop = True, trainer.fit_loop.epoch_loop
         loop.batch_progress.is_last_batch = True
         loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
@@ -245,28 +228,26 @@ class JobFetcher(_DataFetcher):
             trainer._logger_connector._first_loop_iter = first
             loop._batches_that_stepped += 1
 
-    @staticmethod
-    def _beginning(epoch: int) -> str:
-        return f"beginning of epoch {epoch}"
-
 
 class JointMetrics(Callback):
-    """First callback of the Trainer. It replaces a worker's metrics by those of rank 0, before other callbacks decide
-    with them."""
+    """First callback of the Trainer. It replaces a worker's metrics by those of the lowest rank, before other callbacks
+    decide with them."""
 
-    def __init__(self, strategy: SpringtideStrategy) -> None:
-        self._strategy = strategy
+    def __init__(self, job: jobs.Job, fetcher: JobFetcher) -> None:
+        self._job, self._fetcher = job, fetcher
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
-            self._share(trainer, "validation")
+            self._share(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._share(trainer, "training")
+        self._fetcher.leave_pass()  # a limit on steps may end the training in the middle of an epoch
+        if not self._fetcher.ended:
+            self._share(trainer)
 
-    def _share(self, trainer: Trainer, what: str) -> None:
+    def _share(self, trainer: Trainer) -> None:
         own = {name: value.item() for name, value in trainer.callback_metrics.items() if value.numel() == 1}
-        given = self._strategy.agree(f"{what} of epoch {trainer.current_epoch}", own)
+        given = self._job.gather(own)[0]
         results = trainer._results
         for metric in () if results is None else results.values():
             name, _ = results._forked_name(metric, on_step=False)

@@ -18,7 +18,7 @@ from springtide.job.scaling import evictions
 from springtide.master.core.context import MasterContext
 from springtide.master.core.progress import UsageTable
 from springtide.master.core.record import JobRecord
-from springtide.master.data.shared_values import ShufflerList, StalenessGate
+from springtide.master.data.shared_values import ShufflerList, StalenessGate, ValueGatherer
 from springtide.master.parts import MasterParts
 from springtide.master.servers.migration import SlotMigration
 from springtide.rpc.messages import coordination, data_workers, messages
@@ -119,6 +119,7 @@ class WorkerRequests:
             coordination.Leave: lambda holder, request: gate.leave(holder),
             messages.EpochBegun: lambda holder, request: self._remember(holder.rank, request.objects, request.place),
             messages.FinishRequest: self._finish,
+            coordination.GatherRequest: ValueGatherer(context).gather,
             **dict.fromkeys(agreements, parts.shared.answer),
             **dict.fromkeys(
                 feed_news, lambda holder, request: parts.data_workers.on_trainer_report(_worker(holder), request)

@@ -24,7 +24,7 @@ from springtide.domain.model import cache_rules
 from springtide.domain.spec import schema
 from springtide.domain.spec.job_spec import unit_of
 from springtide.rpc.messages.types import MemberReport
-from springtide.worker import connect, error_summary, gpu_memory, setup
+from springtide.worker import connect, error_summary, gpu_memory, setup, worker_values
 from springtide.worker.bsp import batch_order
 from springtide.worker.epochs import user_loops, user_objects
 from springtide.worker.epochs.epochs import EpochTracker
@@ -43,6 +43,7 @@ from springtide.worker.online.stream_batches import StreamFeed
 from springtide.worker.setup import LoadGuard
 from springtide.worker.split.controller import Splitting
 from springtide.worker.step.step import StepListener
+from springtide.worker.worker_values import OPERATIONS, WorkerValues
 
 log = logging.getLogger(__name__)
 One = torch.optim.Optimizer
@@ -119,6 +120,7 @@ class Job:
         )
         to_master.before_finish(self._registry.send)
         self._tracker = EpochTracker(to_master, self._registry, self._welcome, folder=user_loops.script_folder())
+        self._values = WorkerValues(to_master, self._tracker)
 
     @property
     def alone(self) -> bool:
@@ -191,9 +193,9 @@ class Job:
         stream = None if source.online is None else self._stream_feed(source.online, data)
         wired = self._wire(model, own, mode, max_staleness, shared, stream)
         back: Any = type(given)(wired.step.optimizers) if isinstance(given, list | tuple) else wired.step.optimizers[0]
-        if stream is None:
-            return wired.model, back, self._batches(data, mode, wired)
-        return wired.model, back, self._stream_batches(stream, wired)
+        handed = self._batches(data, mode, wired) if stream is None else self._stream_batches(stream, wired)
+        self._values.attach(handed, wired)
+        return wired.model, back, handed
 
     @takes_numbers("self")
     def epochs(self, total: int) -> Iterator[int]:
@@ -226,6 +228,52 @@ class Job:
         """
         self._registry.add(obj, name)
         return obj
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all workers, in the order of their ranks. Every worker gets the same list.
+
+        value: numbers, text, tensors, and containers of them. The values of all workers may take 8 MiB.
+
+        Call it between loops over batches, equally often on every worker. A call waits for all workers that have begun
+        an epoch and can still make the call:
+
+        * A worker that is lost is waited for. It starts again in its epoch, repeats the calls of this epoch, and gets
+          the same results.
+        * A worker that ends, or is removed, is not waited for. A worker that must leave ends its script in the call.
+        * A worker that is added takes part from the first call in an epoch that it has begun before the call was
+          complete. It gets the results of earlier calls.
+        """
+        return list(self._values.gather(value, "gather").values())
+
+    def reduce(self, value: Any, how: str = "sum", *, weight: float | None = None) -> Any:
+        """Return the sum, the mean or an extreme of all workers' values. Every worker gets the same result.
+
+        value: a number, a tensor (reduced element by element), or a dict of them.
+        how: "sum", "mean", "max" or "min". Sums are in the order of ranks.
+        weight: for "mean": this worker's weight, such as its number of samples; default 1.
+
+        `gather` says when to call it, and what happens when workers are lost, join or leave.
+        """
+        validation.choice(how, "reduction", OPERATIONS)
+        if weight is not None and how != "mean":
+            raise errors.BadInput(f'job.reduce(..., "{how}", weight=...): only "mean" has weights')
+        given = self._values.gather((value, 1.0 if weight is None else validation.plain(weight)), "reduce")
+        weights = {rank: own for rank, (_, own) in given.items()}
+        if how == "mean" and not sum(weights.values()) > 0:
+            raise errors.BadInput("job.reduce: no worker gave a weight above 0, so there is no mean")
+        return worker_values.reduce({rank: one for rank, (one, _) in given.items()}, how, weights)
+
+    def divide(self, dataset: Any) -> torch.utils.data.Subset[Any]:
+        """Return this worker's part of a data set, for example for validation. The parts of all workers are the whole.
+
+        The workers agree on the parts as in `gather`. A restarted worker gets the same part again. The part of a worker
+        that leaves afterwards is missing in sums over workers; a worker that comes afterwards gets an empty part.
+        """
+        ranks, count = sorted(self._values.gather(None, "divide")), len(dataset)
+        if self.rank not in ranks:
+            return torch.utils.data.Subset(dataset, range(0))
+        part = shards.rank_part(count, rank=ranks.index(self.rank), workers=len(ranks))
+        return torch.utils.data.Subset(dataset, range(count)[part])
 
     def flush(self) -> None:
         """Write cached rows of workers to the servers, so that a read in the middle of a pass is exact.

@@ -32,6 +32,8 @@ from springtide.job.state import JobState
 
 MAX_SHARED_BYTES = 2**20  # most bytes of one shared value; enough for an address, and too few for a tensor
 MAX_SHARED_KEYS = 10_000
+MAX_GATHERED_BYTES = 8 * 2**20  # bytes of the gathered values to keep, and of one gather: half of a frame
+MAX_GATHERED = 1000  # gathers to keep; a restarted worker repeats at most those of an epoch
 DONE = LeaseHolder(-1, -1)
 Loaded = TypeVar("Loaded")
 
@@ -142,6 +144,8 @@ class SharedState:
     values: dict[str, bytes] = field(default_factory=dict)
     claims: dict[str, LeaseHolder] = field(default_factory=dict)
     """Worker that does each of the tasks that are done only once, or `DONE`."""
+    gathered: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    """Values of all workers by rank, of the newest gathers."""
     changes: int = 0
 
     def load(self, key: str, kind: type[Loaded], default: Loaded) -> Loaded:
@@ -176,9 +180,27 @@ class SharedState:
             self.claims[key] = DONE
             self.changes += 1
 
+    def gather(self, key: str, values: dict[int, bytes]) -> None:
+        """Store the values of all workers, and forget the oldest gathers."""
+        if (size := _size_of(values)) > MAX_GATHERED_BYTES:
+            raise errors.BadInput(
+                f"the values that {len(values)} workers gave to job.gather or job.reduce have {size:,} bytes together, "
+                f"at most {MAX_GATHERED_BYTES:,} are possible: reduce sums instead of single predictions"
+            )
+        self.gathered[key] = values
+        self.changes += 1
+        total = sum(_size_of(kept) for kept in self.gathered.values())
+        while total > MAX_GATHERED_BYTES or len(self.gathered) > MAX_GATHERED:
+            oldest = next(iter(self.gathered))
+            total -= _size_of(self.gathered.pop(oldest))
+
     def release(self, holder: LeaseHolder) -> None:
         """Release the tasks that a lost worker had claimed, so that another worker can do them."""
         self.claims = {key: doer for key, doer in self.claims.items() if doer != holder}
+
+
+def _size_of(values: dict[int, bytes]) -> int:
+    return sum(map(len, values.values()))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -247,6 +269,7 @@ class JobRecord:
                     self.shared.release(LeaseHolder(role.rank, incarnation))
                 case actions.RollBack(anew):
                     self.span.begun = False
+                    self.shared.gathered = {}
                     if anew:
                         self.book.restore(JobProgress())
                         self.shared.claims, self.span.leased_at = {}, None
@@ -392,6 +415,7 @@ JOURNALED = {
         SharedState.share,
         SharedState.claim,
         SharedState.finish,
+        SharedState.gather,
         ScriptPlaces.remember,
         SlotOwners.move,
     )

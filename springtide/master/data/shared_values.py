@@ -1,4 +1,5 @@
-"""Passes values between members: shared values, tasks that are done once, addresses of shuffle peers, and packages.
+"""Passes values between members: shared and gathered values, tasks that are done once, addresses of shuffle peers,
+and packages.
 Also limits staleness.
 
 State that must outlive the master is in the record, and is journaled. If trainer and master share a disk, the
@@ -19,6 +20,8 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.validation import UNDECODABLE
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.model import tables
+from springtide.job.core import actions
+from springtide.job.core.nodes import NodeState
 from springtide.job.state import JobState
 from springtide.master.core.context import ChangeSignal, MasterContext
 from springtide.rpc.messages import coordination, messages
@@ -27,6 +30,9 @@ from springtide.rpc.messages.coordination import (
     ClaimDone,
     ClaimReply,
     ClaimRequest,
+    GatherReply,
+    GatherRequest,
+    Regroup,
     ShareRequest,
     Shuffler,
     Shufflers,
@@ -82,6 +88,57 @@ class SharedValues:
         await self._changed.until(decided)
         assert mine is not None
         return ClaimReply(mine)
+
+
+class ValueGatherer:
+    """Calls of `job.gather` that wait for the values of other workers.
+
+    A call waits for each worker that can still make it: the worker has begun an epoch, has not ended, and has not made
+    a later call. A lost worker is waited for, because its next incarnation repeats the call. A value that was given
+    counts, even if its worker is lost afterwards.
+    """
+
+    def __init__(self, context: MasterContext) -> None:
+        self._context, self._record = context, context.record
+        self._given: dict[tuple[int, int], dict[int, bytes]] = {}
+        self._reached: dict[int, tuple[int, int]] = {}
+        """Latest call of each rank."""
+        context.subscribe(self._on_actions)
+
+    async def gather(self, holder: LeaseHolder, request: GatherRequest) -> GatherReply | Regroup | messages.DataEnd:
+        key, call, state = f"{request.place}.{request.number}", (request.place, request.number), self._record.state
+        gathered, role = self._record.shared.gathered, Role(RoleKind.WORKER, holder.rank)
+
+        def regroups() -> bool:
+            return state.bsp.members.get(holder.rank) == holder.incarnation and state.group_lost
+
+        self._reached[holder.rank] = call
+        if key not in gathered:
+            self._given.setdefault(call, {})[holder.rank] = request.value
+        self._context.changed.wake_all()
+        await self._context.changed.until(
+            lambda: key in self._record.shared.gathered or self._is_complete(call) or regroups() or state.draining(role)
+        )
+        if key not in (gathered := self._record.shared.gathered):
+            if not self._is_complete(call):
+                return messages.DataEnd() if state.draining(role) else Regroup()
+            self._context.journaled(self._record.shared.gather, key, dict(sorted(self._given[call].items())))
+            del self._given[call]
+            self._context.changed.wake_all()
+        return GatherReply(gathered[key])
+
+    def _is_complete(self, call: tuple[int, int]) -> bool:
+        given, begun = self._given.get(call, {}), self._record.scripts.places.keys() | self._reached.keys()
+        for node in self._record.state.of_kind(RoleKind.WORKER):
+            rank, ended = node.role.rank, node.state in (NodeState.FINISHED, NodeState.GONE)
+            takes_part = call[0] < 0 or rank in begun
+            if not ended and takes_part and rank not in given and self._reached.get(rank, call) <= call:
+                return False
+        return True
+
+    def _on_actions(self, done: list[actions.JobAction]) -> None:
+        if any(isinstance(action, actions.RollBack) for action in done):
+            self._given, self._reached = {}, {}
 
 
 class StalenessGate:

@@ -134,6 +134,26 @@ class ClaimDone(Request, frozen=True):
     key: str
 
 
+class GatherRequest(Request, frozen=True):
+    """Gives this worker's value, and asks for the values of all workers in the same call of their scripts.
+
+    The answer is `GatherReply`. It is `Regroup` if a bsp group must form again before all values can arrive, and
+    `DataEnd` if this worker must leave.
+    """
+
+    place: int
+    """Position of the script in its epochs, from `worker.epochs`."""
+    number: int
+    """Number of the call at this position."""
+    value: bytes
+
+
+class GatherReply(Reply, frozen=True):
+    """Values of all workers that took part, by rank. Every worker gets the same."""
+
+    values: dict[int, bytes]
+
+
 class ValueFound(Reply, frozen=True):
     """The value that a `ValueRequest` asked for."""
 

@@ -82,14 +82,18 @@ class EpochTracker:
         self._loops_here = 0
         """Number of loops that this incarnation has started, not counting loops that an earlier incarnation had
         finished."""
+        self.position = -1
+        """Position of the script: -1 before the first epoch, then twice the number of the next loop over batches when
+        an epoch begins, and one more when the loop begins. Equal on all workers at the same point of their scripts."""
         self.schedules: Schedules | None = None
         self.epochs_a_loop = 1
         """Epochs per loop, from `job.prepare(epochs=...)`."""
-        self._behind = welcome.place is not None and (welcome.lived or welcome.place.first > 0)
-        """Whether this incarnation started in the middle of the job and has not yet received a batch to train."""
-        self._started = "restarted" if welcome.lived else "started"
-        if self._behind and welcome.place is not None:
-            to_master.started_late = f"{self._started} in epoch {welcome.place.epoch}"
+        self._behind = ""
+        """How this incarnation started in the middle of the job, until it gets a batch to train: `restarted` or
+        `started`."""
+        if welcome.place is not None and (welcome.lived or welcome.place.first > 0):
+            self._behind = "restarted" if welcome.lived else "started"
+            to_master.started_late = f"{self._behind} in epoch {welcome.place.epoch}"
 
     @property
     def epoch(self) -> int:
@@ -131,13 +135,16 @@ class EpochTracker:
 
     def _again(self, last: int) -> Iterator[int]:
         self._epoch, self._entered_again = last, True
+        self.position = 2 * (self._next_loop - 1)
         try:
             yield last
         finally:
             self._entered_again = False
+            self.position = 2 * self._next_loop
 
     def _begin_epoch(self, epoch: int, frame: FrameType) -> None:
         self._first = self._next_loop
+        self.position = 2 * self._next_loop
         if self._given is not None and self._given.boundary:
             self._come_back(frame)
         self._report_place(EpochPlace(epoch, self._first, self._first, self._loops.name), frame)
@@ -150,6 +157,7 @@ class EpochTracker:
             log.warning("this worker was asked to leave, so its script ends before the next epoch")
             raise SystemExit(0)
         given, number = self._given, self._next_loop
+        self.position = 2 * (number - self._entered_again) + 1
         if self._entered_again:
             return BegunLoop(number - 1, finished=True)
         self._next_loop += 1
@@ -169,8 +177,8 @@ class EpochTracker:
 
     def on_handed_out(self, epoch: int) -> None:
         if self._behind:
-            self._behind = False
-            self._link.started_late = f"{self._started} in epoch {epoch}"
+            self._link.started_late = f"{self._behind} in epoch {epoch}"
+            self._behind = ""
 
     def end_loop(self) -> None:
         """End a loop after its last batch. If the worker drains, the epoch may not be over."""
@@ -181,7 +189,7 @@ class EpochTracker:
     @property
     def ends_script(self) -> bool:
         """Return True if the worker drains and gets no batch of the current epoch, so that its script must end."""
-        return self._is_leaving() and (self._behind or self._loops_here > 1)
+        return self._is_leaving() and (bool(self._behind) or self._loops_here > 1)
 
     # ---- internal ----
 

@@ -110,6 +110,11 @@ class BatchIterator:
         self._taken += 1
         return batch
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a batch is handed out, so that the loop is neither ended nor left."""
+        return inspect.getgeneratorstate(self._run) == inspect.GEN_SUSPENDED
+
     def end(self, length: LoopLength | None) -> None:
         """End the loop as `break` does. If it has taken all batches, the pass ends as after the last batch."""
         if inspect.getgeneratorstate(self._run) == inspect.GEN_CLOSED:
@@ -176,6 +181,10 @@ class Batches:
         iterator = BatchIterator(self._run())
         self._current = weakref.ref(iterator)
         return iterator
+
+    def _in_loop(self) -> bool:
+        """Return True if the script is in a loop over these batches."""
+        return self._current is not None and (latest := self._current()) is not None and latest.is_running
 
     def _run(self) -> Generator[Any, None, None]:
         begun = self._begin(sys._getframe(2))  # the frame that calls BatchIterator.__next__

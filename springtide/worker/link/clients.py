@@ -23,6 +23,7 @@ from springtide.worker.link.subscriptions import Subscriptions
 
 Ask = Callable[[Request], Reply]
 LeaseAnswer = messages.LeaseReply | coordination.Regroup | messages.WaitReply | messages.DataEnd
+GatherAnswer = coordination.GatherReply | coordination.Regroup | messages.DataEnd
 ObjectStates = tuple[dict[str, bytes], EpochPlace | None]
 
 
@@ -156,6 +157,11 @@ class SharedValues:
         reply = self._ask(coordination.ValueRequest(key))
         assert isinstance(reply, coordination.ValueFound)
         return reply.value
+
+    def gather(self, request: coordination.GatherRequest) -> GatherAnswer:
+        reply = self._ask(request)
+        assert isinstance(reply, GatherAnswer)
+        return reply
 
     def claim(self, key: str) -> bool:
         """Return True if this worker must do work that is done only once. Return False if another worker has done

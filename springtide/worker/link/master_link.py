@@ -78,6 +78,7 @@ class LocalMaster:
             coordination.ShareRequest: self.share,
             coordination.ValueRequest: self.lookup,
             coordination.ClaimRequest: lambda _: coordination.ClaimReply(True),
+            coordination.GatherRequest: lambda asked: coordination.GatherReply({0: asked.value}),
             coordination.GroupRequest: self.form,
             coordination.MeetRequest: self.meet,
             coordination.AtStep: lambda _: messages.HeartbeatReply(),  # without a cluster there are no checkpoints
