@@ -5,6 +5,7 @@ In: tests/oracles/reference.py. Out: the floats that row_init.cpp and kernels.in
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ def mix64(x: int) -> int:
     return x ^ (x >> 31)
 
 
+@functools.lru_cache(1 << 16)
 def hash_key(table: int, key: int) -> int:
     """Where a key lives and how it starts both follow from this."""
     return mix64((key + GOLDEN * (table + 1)) & WORD)

@@ -4,6 +4,7 @@ import collections
 
 import hypothesis.strategies as st
 import msgspec
+import pytest
 from hypothesis import given, settings, stateful
 
 from springtide.data.ledger.job_ledger import JobLedger, JobLedgerState
@@ -269,11 +270,17 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         assert totals.leased == 0 and totals.done + totals.poisoned == totals.total
 
 
-LedgerHistory.TestCase.settings = settings(max_examples=500, stateful_step_count=30, deadline=None)
+LedgerHistory.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
 TestLedgerHistory = LedgerHistory.TestCase
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_no_sample_is_lost_or_leased_twice_in_thousands_of_histories():
+    stateful.run_state_machine_as_test(LedgerHistory, settings=settings(max_examples=5000, stateful_step_count=30))
+
+
+@settings(max_examples=100, deadline=None)
 @given(
     length=st.integers(0, 400),
     batch=st.integers(1, 7),

@@ -33,10 +33,10 @@ from tests.virtual_jobs.server import Disks, VirtualServer
 
 MODEL = parameters.MODELS["widedeep"]
 LONGEST_S = 600.0
-BOUNDS = FaultBounds(workers=(1, 3), servers=(1, 3), silence_s=5.0, slow_s=3.0, master_s=1.0)
+BOUNDS = FaultBounds(workers=(1, 3), servers=(1, 3), silence_s=4.0, slow_s=2.0, master_s=0.5)
 KINDS = {
-    "kill_worker": 4,
-    "kill_server": 5,
+    "kill_worker": 3,
+    "kill_server": 6,
     "kill_master": 3,
     "evict": 1,
     "cut_off": 2,
@@ -44,14 +44,14 @@ KINDS = {
     "slow_worker": 1,
     "slow_server": 1,
     "full_memory": 1,
-    "full_store": 1,
-    "scale_workers": 3,
-    "scale_servers": 4,
-    "lose_file": 2,
+    "full_store": 2,
+    "scale_workers": 2,
+    "scale_servers": 5,
+    "lose_file": 3,
     "tear_file": 1,
     "flip_bit": 1,
-    "resume": 2,
-    "second_job": 1,
+    "resume": 3,
+    "second_job": 2,
 }
 """Kinds of faults, with their frequency."""
 STREAMS = 0.2  # share of jobs that train on a stream
@@ -98,17 +98,21 @@ class History:
 def draw(seed: int) -> Case:
     """Return the case of a seed: a small job, its network, and some faults."""
     chance = random.Random(seed)
+    stream = chance.random() < STREAMS
+    bsp = not stream and chance.random() < GROUPS
+    steps, within_s = (chance.randint(5, 9), 2.0) if bsp else (chance.randint(3, 6), 1.5)
     shape = replace(MODEL.tuned, workers=chance.choice([1, 1, 2, 2, 3]), servers=chance.choice([1, 1, 2, 2, 3]))
     setup = Setup(
-        job=workload.one(WORLD, MODEL, requested=shape, steps=chance.randint(3, 8)),
+        job=workload.one(WORLD, MODEL, requested=shape, steps=steps),
         shape=shape,
         seed=seed,
         slots=4,
         stride_s=0.0,
         run="run1",
+        bsp=bsp,
         relaunches=10**6,
-        silence_s=4.0,
-        save_every_s=chance.choice([0.4, 1.0, 3.0]),
+        silence_s=3.0,
+        save_every_s=chance.choice([0.3, 0.8, 2.0]),
         weather=Weather(late_s=chance.choice([0.001, 0.05]), lost=chance.choice([0.0, 0.05])),
         data_weather=DataWeather(
             late_s=chance.choice([0.0, 0.01, 0.1]),
@@ -117,22 +121,20 @@ def draw(seed: int) -> Case:
             later_s=chance.choice([0.5, 3.0]),
             broken=chance.choice([0.0, 0.1]),
         ),
-        disks=Disks(save_s=chance.choice([0.02, 0.3]), restore_s=chance.choice([0.05, 0.5]), move_s=0.02),
-        starts_s=lambda wanted, chance: chance.uniform(0.05, 0.4),
+        disks=Disks(save_s=chance.choice([0.02, 0.3]), restore_s=chance.choice([0.05, 0.3]), move_s=0.02),
+        starts_s=lambda wanted, chance: chance.uniform(0.05, 0.3),
     )
-    if chance.random() < STREAMS:
+    if stream:
         sizes = tuple(chance.randint(1, 4) for _ in range(2))
         setup = replace(setup, log=counting_oracle.VirtualLog(sizes, setup.card.batch_size))
-    elif chance.random() < GROUPS:
-        setup = replace(setup, bsp=True)
-    count = chance.choice([1, 1, 1, 2, 2, 3, 5])
+    count = chance.choice([1, 2, 2, 3, 3, 4])
     kinds = chance.choices(list(KINDS), list(KINDS.values()), k=count)
     if setup.bsp:  # a full server ends a group in another way, which is not simulated
         kinds = ["kill_server" if kind == "full_store" else kind for kind in kinds]
     if setup.log is not None and chance.random() < 0.5:
         kinds.append("resume")
     faults = sorted(
-        (Fault(round(chance.uniform(0.2, 2.5), 3), kind, chance.getrandbits(32)) for kind in kinds),
+        (Fault(round(chance.uniform(0.1, within_s), 3), kind, chance.getrandbits(32)) for kind in kinds),
         key=lambda fault: fault.at,
     )
     return Case(seed, setup, tuple(faults))

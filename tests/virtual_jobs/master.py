@@ -16,7 +16,7 @@ from springtide.domain.plan.plan import Adviser
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.master.autoscale.loop import AdviserSetup
 from springtide.master.checkpoint.round import CheckpointStore
-from springtide.master.core.journal import Journal, Superseded
+from springtide.master.core.journal import Journal
 from springtide.master.core.record import JobRecord
 from springtide.master.dispatcher import MasterService
 from springtide.master.main import build_service, rebuild
@@ -56,6 +56,13 @@ class PagedJournal(Journal):
 
     def close(self) -> None: ...
 
+    def die(self) -> None:
+        """Write nothing more. Requests that wait for entries, or make new ones, end."""
+        self._failed = asyncio.CancelledError()  # type: ignore[assignment]
+        for waited in (self._committed, self._tried):
+            if waited is not None:
+                waited.cancel()
+
     def _flush(self) -> None:
         told, self._committed = self._committed, None
         tried, self._tried = self._tried, None
@@ -63,8 +70,7 @@ class PagedJournal(Journal):
         if told is None or tried is None:
             return
         if self._pages.term != self.term:
-            self._failed = Superseded(f"master number {self._pages.term} has taken over from number {self.term}")
-            return  # a dead master has no waiters
+            return  # a dead master
         self._pages.entries += [bytes(entry) for entry in waiting]
         self.since_snapshot += len(waiting)
         told.set_result(None)
@@ -105,8 +111,10 @@ class Masters:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._pages = Pages()
-        self._asked: dict[asyncio.Future[Reply], asyncio.Task[None]] = {}
+        self._asking: dict[asyncio.Task[Any], None] = {}
+        """Tasks of members that wait for a reply of the current master."""
         self._ticking: asyncio.Task[None] | None = None
+        self._journal: PagedJournal | None = None
         self._listens = asyncio.Event()
         self.term = 0
         self.desk: MasterService | None = None
@@ -126,7 +134,7 @@ class Masters:
 
     def start(self) -> None:
         self.term += 1
-        journal = PagedJournal(self._pages, term=self.term)
+        journal = self._journal = PagedJournal(self._pages, term=self.term)
         snapshot, kept = journal.read()
         record = rebuild(self.spec, snapshot, kept)
         claim = RunClaim(run=self._run, job=self.spec.name)
@@ -151,13 +159,12 @@ class Masters:
         self._pages.term = -self.term
         self._listens.clear()
         self.desk = None
-        assert self._ticking is not None
+        assert self._ticking is not None and self._journal is not None
         self._ticking.cancel()
-        asked, self._asked = self._asked, {}
-        for answer, task in asked.items():
+        self._journal.die()
+        asking, self._asking = self._asking, {}
+        for task in asking:
             task.cancel()
-            if not answer.done():
-                answer.set_exception(errors.MasterUnreachable("the master is gone"))
 
     async def present(self) -> int:
         await self._listens.wait()
@@ -165,32 +172,26 @@ class Masters:
 
     async def ask(self, peer: Peer, request: Request) -> Reply:
         """Return the master's reply; MasterUnreachable if the master is killed before it replies."""
-        if self.desk is None:
+        desk, task = self.desk, asyncio.current_task()
+        if desk is None:
             raise errors.MasterUnreachable("there is no master")
-        answer: asyncio.Future[Reply] = self._loop.create_future()
-        task = self._loop.create_task(self._answer(self.desk, peer, request, answer))
-        self._asked[answer] = task
-        try:
-            return await answer
-        finally:
-            if not task.done():
-                task.cancel()
-
-    async def _answer(self, desk: MasterService, peer: Peer, request: Request, answer: asyncio.Future[Reply]) -> None:
+        assert task is not None
+        self._asking[task] = None
         try:
             reply = await desk.handle(peer, request)
-            self.answered += 1
-            if not answer.done():
-                answer.set_result(reply)
-        except errors.SpringtideError as error:
-            if not answer.done():
-                answer.set_exception(error)
         except asyncio.CancelledError:
+            if desk is not self.desk and not task.uncancel():  # `kill` has cancelled the request, and nothing else has
+                raise errors.MasterUnreachable("the master is gone") from None
+            raise
+        except errors.SpringtideError:
             raise
         except BaseException as error:
             self.broken = self.broken or error
+            raise
         finally:
-            self._asked.pop(answer, None)
+            self._asking.pop(task, None)
+        self.answered += 1
+        return reply
 
     async def _tick(self, desk: MasterService, journal: PagedJournal) -> None:
         try:
