@@ -16,6 +16,7 @@ import torch
 
 from springtide import errors
 from springtide.checkpoint.checkpointer import state_image
+from springtide.integrations.joint_epochs import JointEpochs
 from springtide.worker import job as jobs
 from springtide.worker.epochs import user_objects
 from springtide.worker.input.batches import Batches, BatchIterator
@@ -156,11 +157,9 @@ class JobFetcher(_DataFetcher):
         super().__init__()
         self._strategy, self._trainer, self._batches = strategy, trainer, batches
         limit = trainer.fit_loop.max_epochs
-        self._epochs = strategy.job.epochs(NO_LIMIT if limit is None or limit < 0 else limit)
+        self.epochs = JointEpochs(strategy.job, NO_LIMIT if limit is None or limit < 0 else limit)
         self._length = trainer.fit_loop.max_batches
         self._pass: BatchIterator | None = None
-        self.ended = False
-        """Whether another worker has ended the training."""
         self.state = TrainerState(trainer)
         """State of the Trainer that the job saves."""
 
@@ -192,17 +191,11 @@ class JobFetcher(_DataFetcher):
     def close(self) -> None:
         """End training on this worker. The other workers end with their current epoch."""
         self.leave_pass()
-        next(self._epochs, None)
-        if not self.ended:
-            self._strategy.job.reduce(False, "min")
+        self.epochs.end()
 
     def _begin(self) -> BatchIterator:
-        trainer = self._trainer
-        if next(self._epochs, None) is None:
-            raise SystemExit(0)
-        if not self._strategy.job.reduce(True, "min"):
-            log.info("training ends before epoch %d, because another worker has ended it", trainer.current_epoch)
-            trainer.should_stop = self.ended = True
+        if not self.epochs.begin():
+            self._trainer.should_stop = True
             raise StopIteration
         self.state.began = True
         return iter(self._batches)
@@ -242,7 +235,7 @@ class JointMetrics(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._fetcher.leave_pass()  # a limit on steps may end the training in the middle of an epoch
-        if not self._fetcher.ended:
+        if not self._fetcher.epochs.ended:
             self._share(trainer)
 
     def _share(self, trainer: Trainer) -> None:

@@ -5,23 +5,11 @@ A table counts ids as in counting.py. The validation metric gets better until ep
 training after epoch 2, long before `max_epochs`.
 """
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
-from springtide import config
-from springtide.checkpoint.format import checkpoint_io
-from springtide.domain.core.resources import ProcessLimits
-from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.platforms.agent import run_plan
-from springtide.platforms.agent.run_plan import RunPlan
-from springtide.platforms.local import fork_server
-from springtide.testing.cluster import LocalCluster
-from tests import waiting
-from tests.process import counting
+from tests.process import counting, framework_jobs
 
 pytestmark = [pytest.mark.process, pytest.mark.extra("lightning")]
 
@@ -112,45 +100,10 @@ if __name__ == "__main__":
 """
 
 
-def lines(folder, name):
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
-
-
 @pytest.fixture
-def warm(monkeypatch):
-    """A fork server that has imported Lightning, which takes each process several core-seconds."""
-    monkeypatch.setattr(fork_server, "IMPORTS", (*fork_server.IMPORTS, "lightning.pytorch"))
-    client = fork_server.ForkServerClient(besides=["PYTEST_CURRENT_TEST"])
-    plan = RunPlan(spec=JobSpec(name="any"), script="train.py")
-    environment = config.child_environment({}, run_plan.environment_of(plan, ProcessLimits()))
-    client.begin(environment)
-    waiting.until(lambda: client.suits(environment) or client._process.poll() is not None, "imports", within_s=240)
-    yield client
-    client.close()
-
-
-def start(tmp_path, sync, rules, warm):
-    spec = JobSpec(
-        name="lightning",
-        workers=2,
-        servers=2,
-        heartbeat_s=0.1,
-        silence_s=30.0,
-        relaunches=1000,
-        backoff_s=0.0,
-        slots=64,
-        checkpoints=rules,
-        sync=sync,
-    )
-    return LocalCluster(tmp_path / "train.py", [tmp_path, BATCH, sync], spec=spec, folder=tmp_path / "runs", warm=warm)
-
-
-def all_wait_at(folder, what, *ranks):
-    return lambda _: all((folder / f"{what}, rank {rank}").exists() for rank in ranks)
-
-
-def lives(job, role):
-    return sum(event["event"] == "joined" and event["role"] == role for event in job.story)
+def warm():
+    with framework_jobs.warm_starts("lightning.pytorch") as client:
+        yield client
 
 
 @pytest.mark.timeout(400)
@@ -159,37 +112,19 @@ def test_trainer_counts_each_sample_once_and_stops_as_rank_0_decides(tmp_path, w
     ids = counting.draw(np.random.default_rng(5), SAMPLES)
     (tmp_path / "train.py").write_text(SCRIPT)
     np.save(tmp_path / "ids.npy", ids)
-    for epoch in range(EPOCHS):
-        (tmp_path / f"hold in {epoch}").touch()
-    with start(tmp_path, sync, CheckpointRules(every_s=0.2), warm) as job:
-        job.until(all_wait_at(tmp_path, "in 0", 0, 1))
-        assert job.kill("worker-1")
-        job.kill_each("server-0")
-        job.until(lambda _: lives(job, "worker-1") > 1 and lives(job, "server-0") > 1)
-        (tmp_path / "hold in 0").unlink()
-        job.until(all_wait_at(tmp_path, "in 1", 0, 1))
-        assert job.kill("worker-0")
-        (tmp_path / "hold in 1").unlink()
-        job.until(all_wait_at(tmp_path, "in 2", 0, 1))
-        job.stop()
-        if sync == "bsp":  # a rank hears of it only when the group has trained what it had begun
-            (tmp_path / "hold in 2").unlink()
-        assert job.wait().phase is JobPhase.STOPPED, job.status.why
-    (tmp_path / "hold in 2").unlink(missing_ok=True)
-    manifest = checkpoint_io.latest(str(job.files.root)).manifest
-    where = str(job.files.checkpoints)
-    rules = CheckpointRules(resume=where, resume_number=manifest.number, resume_run=manifest.run)
-    with start(tmp_path, sync, rules, warm) as job:
-        assert job.wait().phase is JobPhase.FINISHED, job.status.why
+    framework_jobs.run_with_faults(tmp_path, [BATCH, sync], sync, warm)
     expected = np.bincount(ids[:, 0] % 50, minlength=50) * (0.5 if sync == "bsp" else 1.0)  # a group takes the mean
     for rank in range(2):
         counts = np.load(tmp_path / f"counts-{rank}.npz")
         assert (counts["small"][:, 0] == EPOCHS * expected).all()
         assert (counts["steps"] == EPOCHS * SAMPLES / BATCH).all()
-    assert sorted(told[:3] for told in lines(tmp_path, "ends")) == [[0, EPOCHS, EPOCHS], [1, EPOCHS, EPOCHS]]
-    for _, epoch, seen in lines(tmp_path, "validations"):
+    assert sorted(told[:3] for told in framework_jobs.lines(tmp_path, "ends")) == [
+        [0, EPOCHS, EPOCHS],
+        [1, EPOCHS, EPOCHS],
+    ]
+    for _, epoch, seen in framework_jobs.lines(tmp_path, "validations"):
         assert seen["loss"] == abs(epoch - 1), "every worker decides with the metrics of rank 0"
     [best] = (tmp_path / "best").iterdir()
-    assert {path for *_, path in lines(tmp_path, "ends")} == {str(best)} and best.name == "epoch=1.ckpt"
+    assert {path for *_, path in framework_jobs.lines(tmp_path, "ends")} == {str(best)} and best.name == "epoch=1.ckpt"
     weights = torch.load(best, weights_only=True)["state_dict"]["small.weight"]
     assert (weights[:, 0].numpy() == 2 * expected).all(), "the best checkpoint is the model that was validated"

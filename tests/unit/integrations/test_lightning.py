@@ -1,30 +1,23 @@
 """A lightning.Trainer with SpringtideStrategy, alone: the program of docs/lightning.md and what is refused."""
 
 import pathlib
-import re
 
 import pytest
 import torch
 
 from springtide import errors
+from tests.unit.integrations import pages
 
 pytestmark = [pytest.mark.extra("lightning"), pytest.mark.filterwarnings("ignore")]
 
-PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "lightning.md"
 STRATEGY = "    strategy=SpringtideStrategy(),  # this line, and its import\n"
 OWN = "    accelerator='cpu', enable_progress_bar=False, enable_model_summary=False,\n"
 
 
 def run(folder, monkeypatch, *changes):
-    """Run the page's program in a folder, with changed lines; return its variables."""
-    monkeypatch.chdir(folder)
-    [text] = re.findall(r"```python file=train.py\n(.*?)```", PAGE.read_text(), flags=re.S)
-    for old, new in [("import lightning as L\n", "import lightning as L\nL.seed_everything(3)\n"), *changes]:
-        assert old in text, old
-        text = text.replace(old, new)
-    variables = {"__name__": "train"}
-    exec(compile(text.replace(STRATEGY, OWN + STRATEGY), "train.py", "exec"), variables)
-    return variables
+    seeded = ("import lightning as L\n", "import lightning as L\nL.seed_everything(3)\n")
+    own = () if any(old == STRATEGY for old, _ in changes) else ((STRATEGY, OWN + STRATEGY),)
+    return pages.run("lightning.md", folder, monkeypatch, seeded, *changes, *own)
 
 
 def test_program_of_the_page_trains_as_plain_lightning_does(tmp_path, monkeypatch):
