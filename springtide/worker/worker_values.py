@@ -85,7 +85,8 @@ def reduce(values: dict[int, Any], how: str, weights: dict[int, float]) -> Any:
             operator.add, (values[rank] * (weights[rank] / total) for rank in values if weights[rank])
         )
     if any(isinstance(value, torch.Tensor) for value in values.values()):
-        return _TENSORS[how](torch.stack([torch.as_tensor(value) for value in values.values()]), dim=0)
+        device = next(value.device for value in values.values() if isinstance(value, torch.Tensor))
+        return _TENSORS[how](torch.stack([torch.as_tensor(value, device=device) for value in values.values()]), dim=0)
     return _NUMBERS[how](values.values())
 
 

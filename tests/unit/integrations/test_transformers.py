@@ -74,7 +74,7 @@ def test_model_of_transformers_is_trained_saved_and_read_again(tmp_path, monkeyp
         torch.testing.assert_close(again.state_dict()[name], weight, msg=name)
 
 
-def test_subclass_with_its_own_loss_is_trained(tmp_path, monkeypatch):
+def test_subclass_with_its_own_loss_is_trained_and_its_schedule_follows_the_epoch(tmp_path, monkeypatch):
     own = """
 class Own(Trainer):
     def compute_loss(self, model, inputs, return_outputs=False, **_):
@@ -88,6 +88,10 @@ trainer = Own("""
     changes = ("torch.manual_seed(3)\ntrainer = Trainer(", own), ("num_train_epochs=3", "num_train_epochs=1")
     trainer = run(tmp_path, monkeypatch, *changes)["trainer"]
     assert trainer.state.global_step == 32
+    for taken, step in ((50, 31), (3, 3)):  # of a fast worker, and of one that begins the epoch again
+        trainer._batches._keep_pace(taken)
+        assert trainer.lr_scheduler.last_epoch == step
+        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * (1 - step / 32))
 
 
 @pytest.mark.parametrize(
