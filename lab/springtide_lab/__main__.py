@@ -33,9 +33,9 @@ def ports(
 
     Example: springtide-lab ports packages --program deepctr-torch
     """
-    from springtide_lab.ports import deepctr_torch, report, runner
+    from springtide_lab.ports import deepctr_torch, report, runner, torchrec
 
-    known = {found.name.lower(): found for found in (deepctr_torch.PROGRAM,)}
+    known = {found.name.lower(): found for found in (deepctr_torch.PROGRAM, torchrec.PROGRAM)}
     chosen = program or list(known)
     for name in chosen:
         if name not in known:

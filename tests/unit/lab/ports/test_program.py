@@ -7,7 +7,7 @@ import pytest
 
 from springtide import errors
 from springtide_lab import __main__ as command
-from springtide_lab.ports import deepctr_torch
+from springtide_lab.ports import deepctr_torch, torchrec
 from springtide_lab.ports.program import Change, Program
 from springtide_lab.ports.report import markdown
 from springtide_lab.ports.runner import PortResult, Runs
@@ -48,7 +48,7 @@ def test_package_of_another_version_is_refused(tmp_path):
         PORT.check(tmp_path)
 
 
-@pytest.mark.parametrize("port", [deepctr_torch.PROGRAM], ids=lambda port: port.name)
+@pytest.mark.parametrize("port", [deepctr_torch.PROGRAM, torchrec.PROGRAM], ids=lambda port: port.name)
 def test_each_port_is_a_program_whose_changes_fit(port):
     for text in (port.text, port.ported):
         compile(text, port.name, "exec")
