@@ -245,8 +245,8 @@ size_t owns_all(SlotTarget& over, std::span<const uint8_t> image, uint64_t trans
   return decode_answer(body).taken.size();
 }
 
-// The reply may be lost although the frame arrives over a connection that the source has given up.
-TEST(a_slot_that_is_given_again_by_another_connection_is_said_to_be_there) {
+// The source may give up a connection after its frame has arrived, and before the reply to it.
+TEST(a_slot_that_is_sent_again_over_another_connection_is_reported_as_taken) {
   Three cluster;
   for (const auto& store : cluster.stores) store->declare(table(0, 4));
   ServerOptions options;

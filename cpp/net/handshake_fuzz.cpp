@@ -1,4 +1,4 @@
-// Whatever the other side says in a handshake: it is refused in a sentence, and never accepted without the secret.
+// Sends arbitrary bytes in a handshake. A peer without the secret is always refused, with an error in one sentence.
 #include <sys/socket.h>
 
 #include "net/frame_io.h"

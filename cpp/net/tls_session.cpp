@@ -346,7 +346,7 @@ void TlsSession::seal_records(RecordKind kind, const uint8_t* from, size_t bytes
 
 size_t TlsSession::seal(const std::vector<iovec>& buffers, size_t most) {
   if (sealer_->sealed() >= rekey_bytes_ || asked_for_key_.exchange(false)) {
-    const uint8_t update[] = {kKeyUpdate, 0, 0, 1, 0};  // asks the other side for no key update
+    const uint8_t update[] = {kKeyUpdate, 0, 0, 1, 0};  // the last byte: the other side need not update its key
     seal_records(RecordKind::handshake, update, sizeof update);
     sealer_->take_next_key();
   }

@@ -64,7 +64,7 @@ struct Member {
     while (::recv(far.get(), rest, sizeof rest, MSG_DONTWAIT) > 0) {
     }
   }
-  // What any slot exports is imported elsewhere as it is.
+  // Check that another store imports exactly what a slot exports.
   void check_slot(uint32_t slot) {
     const std::vector<uint8_t> image = store.export_slot(slot);
     HOLDS(is_whole(image));

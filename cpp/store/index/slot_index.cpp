@@ -264,7 +264,8 @@ void SlotIndex::double_directory(Slot& slot) {
   ++slot.depth;
 }
 
-// Cells whose next hash bit is one move to a new segment. The others are placed again in a fresh copy.
+// Splits a segment by the next bit of the hash: cells with a one move to a new segment, and the rest to a fresh copy of
+// the old one.
 void SlotIndex::split(Slot& slot, uint64_t hash) {
   uint32_t last = (16u << kFullClass) - 1;
   uint32_t unit = segment_unit(slot, hash);
