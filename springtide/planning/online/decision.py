@@ -16,8 +16,8 @@ from springtide.domain.spec.online_job import OnlineRules, OnlineView, Scaling, 
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-# A stretch is a period with a constant number of workers. Stretches younger than this many steps are tracked one by one.
-# Doubling the number does not change the plans.
+# A stretch is a period with a constant number of workers. Stretches younger than this many steps are tracked one by
+# one. Doubling the number does not change the plans.
 YOUNG = 8
 # share of the capacity that is assumed to be free to work off the backlog, when the cost of the backlog after the
 # current step is computed
