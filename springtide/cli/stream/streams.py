@@ -50,13 +50,8 @@ class RecordOptions:
     file: Annotated[
         str | None, typer.Option("--from", help="Append each line of this file as a record.", metavar="FILE")
     ] = None
-    record_bytes: Annotated[
-        int | None, typer.Option(help="With --from: cut the file into records of this many bytes.")
-    ] = None
     generator: Annotated[str | None, typer.Option(help="Generate records: counter or clicks.", metavar="NAME")] = None
-    keys: Annotated[int, typer.Option(min=0, help="counter: number of distinct keys; 0 makes each key new.")] = 1000
     records: Annotated[int | None, typer.Option(min=0, help="Number of records.  [default: all, or endless]")] = None
-    first: Annotated[int, typer.Option(min=0, max=2**62, help="Index of the first generated record.")] = 0
     seed: Annotated[int, typer.Option(min=0, help="Seed of generators.")] = 0
     raw: Annotated[bool, typer.Option("--raw", help="Omit event time and checksum.")] = False
 
@@ -113,7 +108,6 @@ def produce(url: Url, which: RecordOptions, flow: PaceOptions, into: TargetOptio
         pace=pace,
         skew=into.skew,
         enveloped=not which.raw,
-        first=which.first,
     )
     stream = open_or_make(url, into)  # open the stream last, so that invalid options do not leave a new log behind
     try:
@@ -133,14 +127,10 @@ def produce(url: Url, which: RecordOptions, flow: PaceOptions, into: TargetOptio
 def maker_of(which: RecordOptions) -> RecordSource:
     if (which.file is None) == (which.generator is None):
         raise errors.BadInput("give either --from FILE or --generator NAME")
-    if which.generator is not None and which.record_bytes is not None:
-        raise errors.BadInput("--record-bytes cuts up a file; give it with --from FILE, not with --generator")
-    if which.file is not None and which.record_bytes is not None:
-        return producer.FixedSizeRecords(Path(which.file), which.record_bytes)
     if which.file is not None:
         return producer.LineRecords(Path(which.file))
     if which.generator == "counter":
-        return producer.CounterRecords(which.keys)
+        return producer.CounterRecords()
     if which.generator == "clicks":
         from springtide.zoo.clicklog.dataset import Clicks
 

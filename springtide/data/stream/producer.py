@@ -150,19 +150,17 @@ class RecordSource(Protocol):
         """
 
 
+KEYS = 1000  # number of different keys of `CounterRecords`
+
+
 class CounterRecords:
-    """Source of records that contain their number, and the number modulo `keys`, so that a reader can count keys
+    """Source of records that contain their number, and the number modulo `KEYS`, so that a reader can count keys
     exactly.
     """
 
-    def __init__(self, keys: int = 1000) -> None:
-        if keys < 0:
-            raise errors.BadInput(f"a counter cannot have {keys} keys; expected 0 (every record has a new key) or more")
-        self._keys = keys
-
     def take(self, first: int, count: int) -> Bytes:
         serial = np.arange(first, first + count, dtype="<i8")
-        both = np.stack([serial % self._keys if self._keys else serial, serial], axis=1)
+        both = np.stack([serial % KEYS, serial], axis=1)
         return np.ascontiguousarray(both).view(np.uint8).reshape(count, 16)
 
 
@@ -176,23 +174,6 @@ class LineRecords:
         return [line for _, line in zip(range(count), self._lines, strict=False)]
 
 
-class FixedSizeRecords:
-    """A file of records of equal size."""
-
-    def __init__(self, path: Path, size: int) -> None:
-        if size < 1:
-            raise errors.BadInput(f"records cannot have {size} bytes; expected 1 or more")
-        whole = _found(path).stat().st_size
-        if whole % size:
-            raise errors.BadInput(
-                f"{path} has {whole} bytes, which is not a multiple of the record size {size}; give another size"
-            )
-        self._rows: Bytes = np.memmap(path, np.uint8, "r").reshape(-1, size) if whole else np.empty((0, size), np.uint8)
-
-    def take(self, first: int, count: int) -> Bytes:
-        return self._rows[first : first + count]
-
-
 def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         for line in file:
@@ -201,9 +182,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _found(path: Path) -> Path:
     if not path.is_file():
-        raise errors.MissingFile(
-            f"there is no file {path}; give a file whose lines or fixed-size pieces are the records"
-        )
+        raise errors.MissingFile(f"there is no file {path}; give a file whose lines are the records")
     return path
 
 
@@ -253,8 +232,6 @@ class ProduceOrder:
     skew: float = 1.0
     """Ratio of the first partition's records to the records of each other partition."""
     enveloped: bool = True
-    first: int = 0
-    """Number of the first record."""
 
     def __post_init__(self) -> None:
         check(self.skew)
@@ -342,7 +319,7 @@ class _Production:
         if len(self._sent) != self._stream.partitions():  # the number of partitions has grown
             self._sent = np.concatenate([self._sent, np.zeros(self._stream.partitions() - len(self._sent), np.int64)])
             self._share = shares(len(self._sent), self._order.skew)
-        made = self._maker.take(self._order.first + self._done.records, count)
+        made = self._maker.take(self._done.records, count)
         dealt = deal(len(made), self._sent, self._share)
         at = 0
         for partition in np.flatnonzero(dealt).tolist():

@@ -64,16 +64,14 @@ def test_stream_usage_errors_are_one_line(tmp_path: Path, capsys: pytest.Capture
         (("--generator", "counter", "--trace", f"{tmp_path}/traffic", "--speedup", "inf"), "speedup inf: expected"),
         (("--generator", "counter", "--trace", f"{tmp_path}/traffic", "--peak", "-1"), "peak -1: expected"),
         (("--generator", "counter", "--speedup", "2", "--day", "0"), "--speedup, --day without --trace"),
-        (("--generator", "counter", "--record-bytes", "8"), "give it with --from FILE"),
         (("--generator", "counter", "--skew", "0"), "skew 0: expected"),
         (("--generator", "counter", "--skew", "nan"), "--skew nan: expected"),
-        (("--from", f"{tmp_path}/none", "--record-bytes", "4"), "there is no file"),
         (("--from", f"{tmp_path}/none"), "there is no file"),
         (("--generator", "counter", "--trace", f"{tmp_path}/never"), "never, line 1: times must rise"),
     ):
         _, wrong = run_command(capsys, "produce", url, *arguments, code=2)
         assert told in wrong and wrong.count("\n") == 1
-    for option, value in (("--seed", "-1"), ("--first", str(2**64)), ("--seconds", "nan")):
+    for option, value in (("--seed", "-1"), ("--seconds", "nan")):
         assert option in run_command(capsys, "produce", url, "--generator", "counter", option, value, code=2)[1]
     assert not (tmp_path / "log").exists()
     assert "there is no log" in run_command(capsys, "stream", "info", url, code=2)[1]

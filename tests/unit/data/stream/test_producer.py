@@ -34,29 +34,23 @@ def read_all(log: stream.LogStream) -> dict[int, Records]:
 
 def test_every_record_is_in_one_partition_and_the_totals_are_exact(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
-    done = producer.produce(log, producer.CounterRecords(keys=7), ProduceOrder(records=1000, first=50))
+    done = producer.produce(log, producer.CounterRecords(), ProduceOrder(records=1500))
     found = read_all(log)
-    assert done.records == 1000 == sum(done.partitions) and done.bytes == 32 * 1000 and not done.interrupted
-    assert done.partitions == [len(found[partition]) for partition in range(3)] == [334, 333, 333]
+    assert done.records == 1500 == sum(done.partitions) and done.bytes == 32 * 1500 and not done.interrupted
+    assert done.partitions == [len(found[partition]) for partition in range(3)] == [500, 500, 500]
     batches = [
         record_filter.batch_of(p, records, record_filter.FilterRules(), COUNTED).batch for p, records in found.items()
     ]
     serials = np.concatenate([batch["serial"] for batch in batches])
-    assert sorted(serials.tolist()) == list(range(50, 1050))
-    assert all((batch["key"] == batch["serial"] % 7).all() for batch in batches)
+    assert sorted(serials.tolist()) == list(range(1500))
+    assert all((batch["key"] == batch["serial"] % producer.KEYS).all() for batch in batches)
 
 
-def test_lines_or_fixed_size_pieces_of_files_become_records(tmp_path: Path) -> None:
+def test_lines_of_files_become_records(tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b'{"a": 1}\r\n\n{"a": 2}')
     log = make(tmp_path / "log", 1)
     done = producer.produce(log, producer.LineRecords(tmp_path / "lines"), ProduceOrder(enveloped=False))
     assert done.records == 3 and read_all(log)[0].bodies() == [b'{"a": 1}', b"", b'{"a": 2}']
-    (tmp_path / "pieces").write_bytes(bytes(range(12)))
-    other = make(tmp_path / "other", 1)
-    producer.produce(other, producer.FixedSizeRecords(tmp_path / "pieces", 4), ProduceOrder(enveloped=False))
-    assert read_all(other)[0].bodies() == [bytes(range(4)), bytes(range(4, 8)), bytes(range(8, 12))]
-    with pytest.raises(errors.BadInput, match="not a multiple of the record size 5"):
-        producer.FixedSizeRecords(tmp_path / "pieces", 5)
     with pytest.raises(errors.MissingFile):
         producer.LineRecords(tmp_path / "nowhere").take(0, 1)
 
