@@ -50,17 +50,9 @@ class _File:
 
 
 def write(path: pathlib.Path, shown: PlannerView) -> None:
-    view = shown.view
-    laid_out = _File(
-        now=view.now,
-        planning=shown.config,
-        capacity=view.capacity,
-        jobs=view.jobs,
-        history=view.history,
-        launches=view.launches,
-    )
+    content = {**msgspec.to_builtins(shown.view), "planning": msgspec.to_builtins(shown.config)}
     with events.disk_errors(path):
-        private_files.replace(path, msgspec.json.encode(_plain(msgspec.to_builtins(laid_out))))
+        private_files.replace(path, msgspec.json.encode(_plain(content)))
 
 
 def _plain(value: Any) -> Any:

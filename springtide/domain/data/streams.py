@@ -85,23 +85,29 @@ class StepSums(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamUse:
-    """Counters of one worker on a stream since the worker started, and its current queue."""
+class StreamCounts:
+    """Records of a stream that one worker or all workers trained, and that they could not train."""
 
-    partitions: tuple[PartitionView, ...] = ()
     records: int = 0
-    """Records trained by this worker."""
+    """Trained records."""
     late: int = 0
     corrupt: int = 0
     oversized: int = 0
     unkept: int = 0
     """Number of late, corrupt and oversized records whose dead letter could not be stored. `unkept_why` gives the
-    reason."""
+    reason, for several workers that of the first."""
     unkept_why: str = ""
     expired: int = 0
     """Number of records that the stream's retention deleted before a worker read them."""
     forwarded: int = 0
     """Batches forwarded to other workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamUse(StreamCounts):
+    """Counters of one worker on a stream since the worker started, and its current queue."""
+
+    partitions: tuple[PartitionView, ...] = ()
     queue: int = 0
     """Batches waiting to be trained on this worker."""
     waited_s: float = 0.0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from springtide import errors
 from springtide.domain.core import validation
+from springtide.domain.data.streams import StreamCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,22 +187,6 @@ class OnlineTotals:
     """Accumulated lag: the sum over all minutes of the lag in minutes."""
     down_min: float = 0.0
     worker_hours: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamCounts:
-    """Records of the stream that workers trained, and that they could not train."""
-
-    records: int = 0
-    late: int = 0
-    corrupt: int = 0
-    oversized: int = 0
-    expired: int = 0
-    unkept: int = 0
-    """Number of dead letters that could not be stored. The reason comes from the first worker that dropped one."""
-    unkept_why: str = ""
-    forwarded: int = 0
-    """Number of batches that workers forwarded to other workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,14 +27,13 @@ from springtide.domain.spec.online_job import (
     OnlineView,
     Scaling,
     ScalingStatus,
-    StreamCounts,
 )
 from springtide.job import stragglers
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import plan
 from springtide.master.autoscale.forecast import JobForecaster, TrafficForecast
-from springtide.master.autoscale.stream_stats import StreamStats
+from springtide.master.autoscale.stream_stats import StreamStats, counts_of
 from springtide.master.core.context import MasterContext, without_numbers
 from springtide.planning.online import capacity_model, decision
 from springtide.planning.online.capacity_model import Kind, solver
@@ -419,16 +418,7 @@ class OnlineAutoscaler:
                 down_min=kept.down_min,
                 worker_hours=kept.worker_hours,
             ),
-            stream=StreamCounts(
-                records=total.records,
-                late=total.late,
-                corrupt=total.corrupt,
-                oversized=total.oversized,
-                expired=total.expired,
-                unkept=total.unkept,
-                unkept_why=self._notes.unkept_why,
-                forwarded=total.forwarded,
-            ),
+            stream=counts_of(total, unkept_why=self._notes.unkept_why),
         )
 
     def _store_notes(self, now: float) -> None:

@@ -6,10 +6,10 @@ Nothing is journaled: a new master has all values after one heartbeat of each wo
 import math
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from springtide.domain.core.roles import Life, Role
-from springtide.domain.data.streams import StreamUse
+from springtide.domain.data.streams import StreamCounts, StreamUse
 from springtide.planning.online.capacity_model import WorkerWork
 from springtide.planning.online.slo_metrics import PartitionEnds, lag_s
 
@@ -114,7 +114,12 @@ class StreamStats:
         return {life.role.rank: now[life].since(then[life]) for life in alive if life in now and life in then}
 
 
-COUNTED = ("records", "late", "corrupt", "oversized", "unkept", "expired", "forwarded", "queue", "waited_s", "busy_s")
+COUNTS = tuple(field.name for field in fields(StreamCounts) if field.name != "unkept_why")
+COUNTED = (*COUNTS, "queue", "waited_s", "busy_s")
+
+
+def counts_of(total: StreamUse, *, unkept_why: str) -> StreamCounts:
+    return StreamCounts(unkept_why=unkept_why, **{name: getattr(total, name) for name in COUNTS})
 
 
 def _sum(uses: list[StreamUse]) -> StreamUse:

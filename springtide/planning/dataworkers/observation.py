@@ -101,16 +101,13 @@ def see(
 def _stage(consumers: int, own: StageCores, over: Sequence[_Over], capable_per_s: float) -> StageSeen:
     return StageSeen(
         consumers=consumers,
-        workers=own.workers,
-        cpu=own.cpu,
-        cpu_used=own.cpu_used,
+        **own._asdict(),
         made_per_s=sum(trainer.made / trainer.seconds for trainer in over),
         capable_per_s=capable_per_s,
         fill=sum(trainer.fill for trainer in over) / len(over) if over else 0.0,
         wait_share=min(1.0, sum(trainer.waited for trainer in over) / sum(trainer.looped for trainer in over))
         if over
         else 0.0,
-        gpu=own.gpu,
     )
 
 

@@ -13,8 +13,9 @@ import pytest
 from springtide import errors
 from springtide.domain.core.resources import GpuUse
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
+from springtide.domain.data.streams import StreamCounts
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.domain.spec.online_job import ForecastStatus, OnlineState, OnlineTotals, StreamCounts
+from springtide.domain.spec.online_job import ForecastStatus, OnlineState, OnlineTotals
 from springtide.master import metrics
 from springtide.rpc.messages.types import JobStatus, MemberReport, MemberView, RoleCount, RoleStatus, TrainingStatus
 from springtide.telemetry import prometheus

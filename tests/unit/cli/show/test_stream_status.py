@@ -8,8 +8,9 @@ import pytest
 from springtide.cli import app
 from springtide.cli.common import render
 from springtide.cli.common.render import line_of, picture
+from springtide.domain.data.streams import StreamCounts
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.domain.spec.online_job import ForecastStatus, OnlineState, OnlineTotals, ScalingStatus, StreamCounts
+from springtide.domain.spec.online_job import ForecastStatus, OnlineState, OnlineTotals, ScalingStatus
 from springtide.rpc.messages.types import DataStatus, JobStatus
 from tests.unit.cli.show.test_status import folder, make_past_run, output  # noqa: F401 - folder is a fixture
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from springtide.domain.spec.online_job import OnlinePoint, OnlineState, OnlineTotals, StreamCounts
+from springtide.domain.data.streams import StreamCounts
+from springtide.domain.spec.online_job import OnlinePoint, OnlineState, OnlineTotals
 from springtide_lab.bench.stream import online_day
 
 
