@@ -184,7 +184,7 @@ class LogHistories(RuleBasedStateMachine):
     def retention_keeps_what_it_promises(self) -> None:
         if not hasattr(self, "log"):
             return
-        promised = self.log.settings.retain_bytes
+        promised = layout.load(self.log.folder).retain_bytes
         rows = self.log._heads.rows[: len(self.kept)]
         for partition, seen in enumerate(self.log.bounds()):
             left = sum(len(body) for i, (body, _) in self.kept[partition].items() if i >= seen.start)

@@ -16,8 +16,6 @@ from springtide.domain.core.resources import ProcessLimits, Usage
 # length of a quota period in µs, which is the kernel's default; a process that exceeds its quota is throttled for the
 # rest of the period
 PERIOD_US = 100_000
-
-"""Lowest CPU shares (version 1) and lowest weight (version 2). Other groups have 1024 and 100 by default."""
 ENDLESS = 1 << 60
 """In version 1, a limit of at least this many bytes means no limit, because the kernel then reports the largest number
 of pages."""

@@ -152,15 +152,6 @@ def without(order: BatchOrder, kept: Indices, *, whole: bool, borrowed: bool = F
     return dataclasses.replace(order, indices=order.indices[kept], places=places, borrowed=borrowed)
 
 
-def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, int]]:
-    """Return the begin and the end of each batch of a shard. A last batch that is smaller than the group is added to
-    the previous batch."""
-    ends = [*range(batch_size, samples, batch_size), samples]
-    if len(ends) > 1 and ends[-1] - ends[-2] < group:
-        del ends[-2]
-    return list(zip([0, *ends[:-1]], ends, strict=True))
-
-
 def count_batches(samples: int, batch_size: int, *, workers: int = 1, in_step: bool = False, unit: int = 1) -> int:
     """Return the number of batches of an epoch for a worker.
 

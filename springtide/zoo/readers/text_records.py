@@ -31,7 +31,6 @@ from springtide.zoo.readers import cells
 
 POLICIES = ("fail", "skip")
 _BLOCK = 1 << 23
-_HEADER = 4096
 _VERSION = 1
 # number of problems to store in an index with skipped lines; the header has room for about 700 characters of each
 _EXAMPLES = 5

@@ -38,10 +38,6 @@ class LogStream:
         return f"log://{self.folder}"
 
     @property
-    def settings(self) -> LogSettings:
-        return layout.load(self.folder)
-
-    @property
     def sealed(self) -> bool:
         return self._heads.sealing == heads.SEALED
 

@@ -115,7 +115,9 @@ def test_draining_job_stops_reading_within_a_shard():
 @pytest.mark.parametrize("group", [1, 2, 3])
 @pytest.mark.parametrize("samples", [3, 9, 10, 11, 12, 95, 100])
 def test_number_of_batches_of_a_group_is_exact_and_a_share_covers_all(samples, group):
-    bounds = batch_plan.batch_bounds(samples, 10, group)
-    assert batch_plan.count_batches(samples, 10, workers=group, in_step=True) == len(bounds)
+    ends = [*range(10, samples, 10), samples]
+    if len(ends) > 1 and ends[-1] - ends[-2] < group:
+        del ends[-2]  # a last batch that is smaller than the group is added to the previous batch
+    assert batch_plan.count_batches(samples, 10, workers=group, in_step=True) == len(ends)
     share = batch_plan.count_batches(samples, 10, workers=group)
     assert share * group >= -(-samples // 10) > (share - 1) * group
