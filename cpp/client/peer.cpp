@@ -1,5 +1,6 @@
 #include "client/peer.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -11,7 +12,8 @@ namespace springtide {
 
 namespace {
 
-constexpr uint64_t kReplyBytes = 1ULL << 34;            // larger replies are invalid
+constexpr uint64_t kReplyBytes = 1ULL << 34;  // larger replies are invalid
+constexpr uint64_t kReplyPiece = 1 << 20;
 constexpr uint32_t kPrompt = 8;                         // after this many prompt waits in a row, more are expected
 constexpr auto kLookUp = std::chrono::milliseconds(5);  // how often the idle receiver checks for replies
 // After this long without calls, the receiver waits for the end of the connection.
@@ -392,6 +394,10 @@ bool Peer::receive_reply(Line line, Call& call, const FrameHeader& answer, std::
   const bool rows = answer.status == static_cast<uint16_t>(Status::ok) && call.in_bytes != 0;
   Io io = Io::ok;
   if (rows && (answer.flags & kInWindow) != 0) {
+    if ((call.header.flags & kInWindow) == 0) {
+      why = "it put rows into shared memory that this request does not use";
+      return false;
+    }
     for (const Call::Copy& copy : call.copies) std::memcpy(copy.to, copy.from, copy.bytes);
   } else if (rows) {
     if (answer.body_bytes != call.in_bytes + sizeof call.answer.server_ns || (answer.flags & kTimed) == 0) {
@@ -403,9 +409,14 @@ bool Peer::receive_reply(Line line, Call& call, const FrameHeader& answer, std::
     io = receive_all(line, in);
     call.slots_left = (call.answer.server_ns & kSlotsLeft) != 0;
     call.answer.server_ns &= ~kSlotsLeft;
-  } else if (answer.body_bytes != 0) {
-    call.reply.resize(answer.body_bytes);
-    io = receive_all(line, call.reply.data(), call.reply.size());
+  } else {
+    // grows with the bytes that arrive, not with the size that the reply claims
+    for (uint64_t have = 0; io == Io::ok && have < answer.body_bytes;) {
+      const uint64_t more = std::min(answer.body_bytes - have, std::max(have, kReplyPiece));
+      call.reply.resize(have + more);
+      io = receive_all(line, call.reply.data() + have, more);
+      have += more;
+    }
   }
   if (io != Io::ok) why = describe(io, line);
   return io == Io::ok;

@@ -195,16 +195,25 @@ std::shared_ptr<const TlsContext> tls_context(const std::string& folder) {
                  "; wanted ca.crt, tls.crt and tls.key of this job");
 }
 
-TlsSession::TlsSession(int fd, const TlsOptions& options)
+TlsSession::TlsSession(int fd, std::shared_ptr<const TlsContext> context, bool exact, uint64_t rekey_bytes)
     : fd_(fd),
       o_(openssl()),
-      context_(tls_context(options.folder)),
-      exact_(options.exact),
-      rekey_bytes_(options.rekey_bytes),
+      context_(std::move(context)),
+      exact_(exact),
+      rekey_bytes_(rekey_bytes),
       going_(new uint8_t[kGoing]),
       gathered_(new uint8_t[kRecord]),
       ahead_(new uint8_t[kAhead]),
-      text_(new uint8_t[kLongest]) {
+      text_(new uint8_t[kLongest]) {}
+
+TlsSession::TlsSession(int fd, const Secrets& secrets, bool exact)
+    : TlsSession(fd, nullptr, exact, TlsOptions().rekey_bytes) {
+  sealer_.emplace(secrets.sends, RecordCipher::Way::seals);
+  opener_.emplace(secrets.receives, RecordCipher::Way::opens);
+}
+
+TlsSession::TlsSession(int fd, const TlsOptions& options)
+    : TlsSession(fd, tls_context(options.folder), options.exact, options.rekey_bytes) {
   const std::unique_ptr<Ssl, void (*)(Ssl*)> ssl(o_.SSL_new(context_->ctx), o_.SSL_free);
   Bio* bio = ssl == nullptr ? nullptr : o_.BIO_new(method());
   if (bio == nullptr) throw BadInput("OpenSSL has no memory for a connection");

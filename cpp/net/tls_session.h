@@ -46,6 +46,11 @@ class TlsSession : public NoCopy {
   // Does the handshake. Throws HandshakeRefused if one side rejects the other, PeerLost if the connection broke or took
   // too long, and BadInput if this side's certificates are invalid.
   TlsSession(int fd, const TlsOptions& options);
+  // Continues after a handshake that was done elsewhere, with its secrets.
+  struct Secrets {
+    Digest receives, sends;
+  };
+  TlsSession(int fd, const Secrets& secrets, bool exact);
   ~TlsSession();
 
   void set_timeouts(double receive_s, double send_s);  // 0: forever
@@ -58,6 +63,7 @@ class TlsSession : public NoCopy {
   bool refused() const;     // true if the other side has rejected this side
 
  private:
+  TlsSession(int fd, std::shared_ptr<const TlsContext> context, bool exact, uint64_t rekey_bytes);
   static int read_socket(Bio* bio, char* out, int bytes);
   static int write_flight(Bio* bio, const char* from, int bytes);
   static long control(Bio* bio, int command, long, void*);
