@@ -12,7 +12,7 @@ NATIVE_SOURCES = $(shell find cpp -name '*.h' -o -name '*.cpp')
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env native native-tests wheel demo test test-k8s check format docs bench soak chaos mutate setup-extra sanitize chart clean
+.PHONY: help env native native-tests wheel demo test test-k8s check format docs bench soak chaos mutate setup-extra setup-frameworks sanitize chart clean
 
 help:
 	@echo "make env          .venv with everything, the native core built in place"
@@ -27,6 +27,7 @@ help:
 	@echo "make chaos        jobs under random faults, SECONDS=600 SEED=1; see docs/design/chaos.md"
 	@echo "make mutate       change the product's code in small ways and see whether tests fail, FILES=springtide/job"
 	@echo "make setup-extra  what the tests marked 'extra' need"
+	@echo "make setup-frameworks  Hugging Face, DeepCTR-Torch and ONNX, which some tests and pages need (200 MB)"
 	@echo "make sanitize     the native tests under ASan/UBSan and TSan; FUZZ_SECONDS=30 for each fuzz target"
 	@echo "make wheel        dist/springtide-*.whl, which installs without a compiler; see docs/install.md"
 	@echo "make chart        write the Helm chart to build/helm/springtide"
@@ -97,7 +98,7 @@ bench: env
 	@for name in $(or $(NAME),$$($(BIN)/python -c "from springtide_lab.bench import BENCHES; print(*BENCHES)")); do \
 		$(BIN)/springtide bench $$name --json || exit; done
 
-soak: env native-tests
+soak: env native-tests setup-frameworks
 	@$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
 
 chaos: env
@@ -110,6 +111,10 @@ mutate: env
 
 setup-extra: $(STAMPS)/deps
 	@tools/setup_extra $(VENV) $(STAMPS)/extra.txt
+
+# Not a part of setup-extra, because tests would take longer than continuous integration may.
+setup-frameworks: setup-extra
+	@$(BIN)/pip install -q --no-compile -c constraints.txt accelerate transformers deepctr-torch onnx onnxscript onnxruntime
 
 sanitize: $(STAMPS)/compile
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/sanitize

@@ -2,9 +2,10 @@
 
 ```python file=train.py   is written to that file        ```python run   is run as a Python script
 ```sh run                 is run by bash -e, with our command on the PATH
-```python run needs=a,b   its page is an `extra` test, which needs these modules
+```python run needs=a,b   is left out where one of these modules is not installed
 """
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -31,12 +32,10 @@ def blocks(text):
         yield text.count("\n", 0, match.start()) + 1, match["language"], options, match["code"]
 
 
-def page_test(page):
-    """A page, with the mark for the modules that its blocks need."""
-    needs = [options["needs"] for _, _, options, _ in blocks(page.read_text()) if "needs" in options]
-    modules = sorted({module for names in needs for module in names.split(",")})
-    name = str(page.relative_to(ROOT))
-    return pytest.param(page, id=name, marks=[pytest.mark.extra(*modules)] if modules else [])
+def is_runnable(options):
+    """Whether a block is run, and the modules that it needs are installed."""
+    modules = filter(None, options.get("needs", "").split(","))
+    return "run" in options and all(importlib.util.find_spec(module) for module in modules)
 
 
 def command_folder(tmp_path):
@@ -51,7 +50,7 @@ def command_folder(tmp_path):
 
 @pytest.mark.process
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("page", [page_test(page) for page in PAGES])
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_marked_blocks_of_a_page_run(page, tmp_path):
     path = os.pathsep.join(
         [str(command_folder(tmp_path)), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
@@ -61,7 +60,7 @@ def test_marked_blocks_of_a_page_run(page, tmp_path):
         assert set(options) <= {"run", "file", "needs"}, f"{page}:{line}: unknown option among {sorted(options)}"
         if "file" in options:
             (tmp_path / options["file"]).write_text(code)
-        if "run" in options:
+        if is_runnable(options):
             returned, out, errors = {"python": run_python, "sh": run_shell}[language](code, tmp_path, environment)
             assert returned == 0, f"{page}:{line}:\n{code}\n{out[-2000:]}\n{errors[-2000:]}"
 
