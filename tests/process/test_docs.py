@@ -24,6 +24,9 @@ PAGES = [
     if page.exists() and any(re.search(r"\brun\b", match["options"]) for match in FENCE.finditer(page.read_text()))
 ]
 
+LONG = {"docs/daily.md"}
+"""Pages with many jobs, each of which takes seconds."""
+
 
 def blocks(text):
     """The marked blocks of a page: line, language, options, code."""
@@ -38,6 +41,12 @@ def is_runnable(options):
     return "run" in options and all(importlib.util.find_spec(module) for module in modules)
 
 
+def page_test(page):
+    """A page, with its name and marks."""
+    name = str(page.relative_to(ROOT))
+    return pytest.param(page, id=name, marks=[pytest.mark.soak] if name in LONG else [])
+
+
 def command_folder(tmp_path):
     """A folder with this checkout's command, to be first on the PATH."""
     folder = tmp_path / "bin"
@@ -50,7 +59,7 @@ def command_folder(tmp_path):
 
 @pytest.mark.process
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [page_test(page) for page in PAGES])
 def test_marked_blocks_of_a_page_run(page, tmp_path):
     path = os.pathsep.join(
         [str(command_folder(tmp_path)), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
