@@ -106,8 +106,9 @@ def warm():
         yield client
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("sync", ["async", pytest.param("bsp", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("sync", ["async", "bsp"])
 def test_trainer_counts_each_sample_once_and_stops_as_rank_0_decides(tmp_path, warm, sync):
     ids = counting.draw(np.random.default_rng(5), SAMPLES)
     (tmp_path / "train.py").write_text(SCRIPT)
