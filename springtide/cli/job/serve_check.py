@@ -81,10 +81,10 @@ def model_builder(name: str) -> Callable[[], Any]:
         ) from error
     finally:
         sys.path.remove(os.getcwd())
-    known = [key for key, value in vars(loaded).items() if callable(value) and not key.startswith("_")]
-    if attribute not in known:
+    made: Callable[[], Any] | None = getattr(loaded, attribute, None)  # a package may import its names at first use
+    if not callable(made):
+        known = [key for key in dir(loaded) if not key.startswith("_") and callable(getattr(loaded, key, None))]
         raise errors.UnknownName(f"class or function in {module}", attribute, known)
-    made: Callable[[], Any] = getattr(loaded, attribute)
     return made
 
 

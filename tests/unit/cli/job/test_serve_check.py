@@ -9,9 +9,9 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from springtide import errors
+from springtide import errors, zoo
 from springtide.cli import app
-from springtide.cli.job.serve_check import read_inputs
+from springtide.cli.job.serve_check import model_builder, read_inputs
 from tests.unit.export.exports import exported
 
 MODEL = """
@@ -109,3 +109,9 @@ def test_inputs_that_are_no_numbers_are_refused(tmp_path):
         read_inputs(tmp_path / "ragged.parquet")
     with pytest.raises(errors.BadInput, match=r"torn.npz cannot be read"):
         read_inputs(tmp_path / "torn.npz")
+
+
+def test_model_of_a_package_that_imports_its_names_at_first_use_is_found():
+    assert model_builder("springtide.zoo:ClickLog") is zoo.ClickLog
+    with pytest.raises(errors.UnknownName, match="named 'Clicklog'.*ClickLog"):
+        model_builder("springtide.zoo:Clicklog")
