@@ -31,6 +31,9 @@ from springtide.export.table_files import ExportedModel, Keys
 SEED = 0
 """Seed of both builds of the model, so that tensors which no export has are equal on both sides."""
 
+FEW_NAMES = 5
+"""Names of tables in an error."""
+
 FEWEST_SLOTS = 64
 """Slots of a store that no server shares."""
 
@@ -169,7 +172,11 @@ def check_tables(served: Mapping[str, ServedTable], known: Mapping[str, TableSpe
     """Raise BadInput unless the export has the model's tables, with the same number of columns."""
     for name, table in served.items():
         if name not in known:
-            raise errors.UnknownName("table in the export, but in the model,", name, known)
+            named = ", ".join(sorted(known)[:FEW_NAMES]) + ("" if len(known) <= FEW_NAMES else ", ...")
+            raise errors.BadInput(
+                f"the model has a table {name!r}, which is not among the tables of the export: {named}. --model must "
+                "build the model that the job trained"
+            )
         if table.spec.dim != known[name].dim:
             raise errors.BadInput(
                 f"table {name!r} has dim {known[name].dim} in the export and {table.spec.dim} in the model: --model "

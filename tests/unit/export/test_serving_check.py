@@ -120,7 +120,7 @@ def test_model_is_called_as_the_batch_says(batch, called):
     [
         (lambda: 3, errors.BadInput, "built a int; expected a torch.nn.Module"),
         (lambda: Plain(1), errors.UserCodeFailed, "cannot be built: TypeError"),
-        (Plain, errors.UnknownName, "table in the export, but in the model, named 'bag'"),
+        (Plain, errors.BadInput, "the model has a table 'bag', which is not among the tables of the export: ids"),
         (lambda: nn.Sequential(st.EmbeddingBag(8, name="ids")), errors.BadInput, "dim 4 in the export and 8"),
         (lambda: nn.Sequential(st.EmbeddingBag(4, name="ids")), errors.BadInput, "the model lacks: top.bias"),
     ],

@@ -113,5 +113,5 @@ def test_inputs_that_are_no_numbers_are_refused(tmp_path):
 
 def test_model_of_a_package_that_imports_its_names_at_first_use_is_found():
     assert model_builder("springtide.zoo:ClickLog") is zoo.ClickLog
-    with pytest.raises(errors.UnknownName, match="named 'Clicklog'.*ClickLog"):
+    with pytest.raises(errors.UnknownName, match=r"named 'Clicklog'.*ClickLog"):
         model_builder("springtide.zoo:Clicklog")
