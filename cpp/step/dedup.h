@@ -23,6 +23,9 @@ class KeyIndex {
   // The index of one table while it is filled. Loops keep a copy, so that its members stay in registers.
   class Filling {
    public:
+    // Loads the first cell of a key that will be looked up soon.
+    void prefetch(uint64_t hash) const { prefetch_read(&cells_[hash & mask_]); }
+
     // Returns the index under which `key` was first seen. If the key is new, adds it and returns `next`.
     [[gnu::always_inline]] uint32_t find_or_add(Key key, uint64_t hash, uint32_t next) const {
       for (size_t at = hash & mask_;; at = (at + 1) & mask_) {

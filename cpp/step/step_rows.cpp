@@ -107,6 +107,7 @@ void StepRows::dedup_feature(size_t f, const FeatureIds& ids, const KeyIndex::Fi
     for (int64_t i = 0; i < n; ++i) {
       keys[i] = ids.ids[(begin + i) * ids.stride];
       hashes[i] = hash_key(feature.table, keys[i]);
+      index.prefetch(hashes[i]);
       outside |= static_cast<uint64_t>(keys[i]) >= feature.rows;
     }
     if (feature.rows && outside)
