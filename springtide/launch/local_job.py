@@ -7,12 +7,15 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from springtide import config
 from springtide.checkpoint.format import storage
 from springtide.domain.core import validation
+from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch.export_process import Exporter
 from springtide.launch.spec import resolve
+from springtide.platforms.agent import run_plan
 from springtide.platforms.agent.agent import Agent
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local import process_group
@@ -24,9 +27,6 @@ from springtide.telemetry import logs
 from springtide.telemetry.host import gpus, usage
 
 EXPORT_EVERY = "5m"
-# seconds until the fork server starts. The fork server costs two core-seconds, and only longer jobs are likely to
-# restart workers.
-WARM_AFTER_S = 15.0
 SIGNALS = ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP"))
 Say = Callable[[str], None]
 
@@ -75,7 +75,7 @@ def begin(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) 
 async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], None], hang_up: bool = True) -> JobStatus:
     """Run the job to its end. The first signal drains the job, and the second signal kills it. `hang_up=False` ignores
     SIGHUP."""
-    warm = ForkServerClient(after_s=WARM_AFTER_S, besides=(gpus.VARIABLE,))
+    warm = ForkServerClient(besides=(gpus.VARIABLE,))
     platform = LocalPlatform(begun.files, say, warm=warm, gpus=gpus_of(begun.plan))
     agent = Agent(begun.plan, begun.files, platform, say)
     loop = asyncio.get_running_loop()
@@ -102,11 +102,18 @@ async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], No
         seen(status)
 
     try:
-        return await agent.run(seen_first)
+        if begun.plan.spec.worker_memory is None:  # under a memory limit, workers are not forked
+            warm.begin(worker_environment(begun.plan))
+        return await agent.run(seen_first, before_roles=warm.imported)
     finally:
         warm.close()
         if exporter is not None:
             await exporter.end()
+
+
+def worker_environment(plan: RunPlan) -> dict[str, str]:
+    limits = ProcessLimits(cpu=plan.spec.worker_cpu)
+    return config.child_environment({}, run_plan.environment_of(plan, limits), plan.environment)
 
 
 def gpus_of(plan: RunPlan) -> GpuAssignments | None:

@@ -46,6 +46,10 @@ class Killed(Exception):
     """Raised when the user kills the job instead of waiting until it has drained."""
 
 
+async def nothing() -> None:
+    """Wait for nothing."""
+
+
 class DrainRequest:
     """A request to drain the job: its reason, its time, and whether the master knows of it."""
 
@@ -145,10 +149,13 @@ class Agent:
     def kill(self) -> None:
         self._killed.set()
 
-    async def run(self, on_status: Callable[[JobStatus], None]) -> JobStatus:
+    async def run(
+        self, on_status: Callable[[JobStatus], None], *, before_roles: Callable[[], Coroutine[Any, Any, None]] = nothing
+    ) -> JobStatus:
         """Run the job to its end and return the last status.
 
-        If it is cancelled or `Fenced`, leave roles running that can survive this agent.
+        The first roles start after `before_roles` has returned. If this agent is cancelled or `Fenced`, leave roles
+        running that can survive it.
         """
         if self.plan.adopt:
             await self._keeper.until_room()
@@ -164,7 +171,7 @@ class Agent:
         try:
             if self.plan.adopt:
                 self._adopt()
-            status = await self._run(on_status)
+            status = await self._run(on_status, before_roles)
             return status
         except errors.Fenced:
             raise
@@ -195,12 +202,15 @@ class Agent:
             log.info("took over %s", ", ".join(str(life) for life in sorted(found)))
             self._log_event("agent_took_over", roles=[str(life) for life in sorted(found)])
 
-    async def _run(self, on_status: Callable[[JobStatus], None]) -> JobStatus:
+    async def _run(
+        self, on_status: Callable[[JobStatus], None], before_roles: Callable[[], Coroutine[Any, Any, None]]
+    ) -> JobStatus:
         try:
             while True:
                 try:
                     if not self._keeper.term:
                         self._where = await self._unless_killed(self._keeper.start())
+                        await self._unless_killed(before_roles())
                     return await self._attend(on_status)
                 except errors.MasterUnreachable as error:
                     await self._replace_master(error)

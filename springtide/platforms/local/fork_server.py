@@ -1,8 +1,9 @@
 """Starts workers and servers quickly by forking an interpreter that has imported torch (`fork_server.py`).
 
-A cold start spends half a second (servers) or two core-seconds (workers) on imports. The client returns None if the
-fork server is not ready, or has other environment variables. If the fork server is killed, its forks die too. After an
-upgrade of the package a new fork server starts, and the old one stays for its forks.
+A cold start spends half a second (servers) or two core-seconds (workers) on imports. The fork server imports while the
+master starts. The client returns None if the fork server is not ready, or has other environment variables. If the fork
+server is killed, its forks die too. After an upgrade of the package a new fork server starts, and the old one stays for
+its forks.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 
 import springtide
@@ -33,27 +35,27 @@ IMPORTS = (
 # seconds to wait for a fork, which usually takes 10 ms; a fork server that does not reply for this long is stopped or
 # dead
 ANSWER_S = 5.0
+# seconds for which a job waits for its fork server to import before it starts roles without it
+IMPORT_S = 30.0
+LOOK_S = 0.02
 
 
 class ForkServerClient:
     """Client of one fork server. When the client is closed, its forks end."""
 
-    def __init__(self, *, after_s: float = 0.0, besides: Collection[str] = ()) -> None:
-        """`after_s` is the delay before the fork server starts, because short jobs never need it.
-
-        `besides` has the variables that may differ between forks.
-        """
-        self._after_s, self._besides = after_s, besides
+    def __init__(self, *, besides: Collection[str] = ()) -> None:
+        """`besides` has the variables that may differ between forks."""
+        self._besides = besides
         self._environment: dict[str, str] | None = None
         self._asking: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = self._silent = False
-        self._begins: asyncio.TimerHandle | None = None
         self._build = installed_build()
         self._retired: list[tuple[socket.socket, subprocess.Popen[bytes]]] = []
         """Fork servers of earlier builds, whose forks may still run."""
 
     def begin(self, environment: Mapping[str, str]) -> None:
+        """Start the fork server. It can fork processes that have these variables."""
         self._environment = self._common(environment)
         self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # set the socket itself to non-blocking, because a socket timeout would make calls wait even with MSG_DONTWAIT
@@ -68,15 +70,20 @@ class ForkServerClient:
                 process_group=0,  # start a separate process group, so that Ctrl-C reaches only the agent
             )
 
+    async def imported(self) -> None:
+        """Wait until the fork server can fork, or will not be able to, or has taken too long."""
+        until = time.monotonic() + IMPORT_S
+        while not self._is_ready() and self._process is not None and self._process.poll() is None:
+            if time.monotonic() > until:
+                return
+            await asyncio.sleep(LOOK_S)
+
     def suits(self, environment: Mapping[str, str]) -> bool:
-        """Return True if a process with these variables can be forked now. If the fork server does not run, start
-        it."""
-        if (build := installed_build()) != self._build:
+        """Return True if a process with these variables can be forked now."""
+        if (build := installed_build()) != self._build and self._environment is not None:
             self._build = build
             self._retire()
-        if self._environment is None:
-            self._environment = self._common(environment)
-            self._begins = asyncio.get_running_loop().call_later(self._after_s, self.begin, dict(environment))
+            self.begin(environment)
         return self._is_ready() and self._common(environment) == self._environment
 
     def start(
@@ -113,11 +120,9 @@ class ForkServerClient:
 
     def _retire(self) -> None:
         """Fork no more processes from the present server, which goes on for its forks."""
-        if self._begins is not None:
-            self._begins.cancel()
         if self._asking is not None and self._process is not None:
             self._retired.append((self._asking, self._process))
-        self._begins = self._environment = self._asking = self._process = None
+        self._environment = self._asking = self._process = None
         self._ready = self._silent = False
 
     def _is_ready(self) -> bool:

@@ -25,9 +25,6 @@ from springtide.telemetry.host.gpus import VARIABLE
 
 log = logging.getLogger(__name__)
 
-# kinds of roles that are forked; the master is not forked, because it usually starts only once
-WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER, RoleKind.SERVER)
-
 # A shell enters the control groups and then executes the interpreter, so that the groups count and limit all memory of
 # the process.
 ENTER = 'n=$1; shift; while [ $n -gt 0 ]; do echo $$ > "$1/cgroup.procs"; shift; n=$((n-1)); done; exec "$@"'
@@ -129,9 +126,7 @@ class LocalPlatform:
         """Fork a process from the fork server. Under a memory limit, do not fork, because the limit would not count
         pages that forks share."""
         environment = environment_of(launch)
-        if self._warm is None or launch.life.role.kind not in WARMED_UP or launch.limits.memory is not None:
-            return None
-        if not self._warm.suits(environment):
+        if self._warm is None or launch.limits.memory is not None or not self._warm.suits(environment):
             return None
         return self._warm.start(
             launch.module,

@@ -1,6 +1,7 @@
 """Roles forked from a warm interpreter behave like other processes and end with it."""
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import shutil
@@ -93,11 +94,7 @@ def test_newer_build_is_forked_from_a_new_server_and_earlier_forks_continue(inte
     build = fork_server.installed_build()
     monkeypatch.setattr(fork_server, "installed_build", lambda: (*build, 1))
 
-    async def suits():
-        while not interpreter.suits(os.environ):
-            await asyncio.sleep(0.01)
-
-    asyncio.run(suits())
+    until(lambda: interpreter.suits(os.environ))
     late, _ = fork_role(interpreter, tmp_path, "3")
     assert late.wait() == 3
     parents = [pathlib.Path(f"/proc/{early.pid}/stat").read_text().rpartition(")")[2].split()[1]]
@@ -133,26 +130,42 @@ def test_fork_server_is_used_only_with_the_same_import_settings(interpreter):
     assert not interpreter.suits({**os.environ, "OMP_NUM_THREADS": "7"})
 
 
-def test_role_start_does_not_wait_for_a_fork_server_still_importing(tmp_path, monkeypatch):
-    (tmp_path / "endless.py").write_text("import signal; signal.pause()")
+def begun_importing(tmp_path, monkeypatch, module):
+    """A client whose fork server imports this text."""
+    (tmp_path / "imported.py").write_text(module)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{pathlib.Path(springtide.__file__).parents[1]}")
-    monkeypatch.setattr(fork_server, "IMPORTS", ("endless",))
-    monkeypatch.setattr(fork_server, "ANSWER_S", 120.0)
-    made = ForkServerClient()
+    monkeypatch.setattr(fork_server, "IMPORTS", ("imported",))
+    made = ForkServerClient(besides=["PYTEST_CURRENT_TEST"])
     made.begin(os.environ)
-    began = time.monotonic()
-    try:
+    return contextlib.closing(made)
+
+
+def test_role_start_does_not_wait_for_a_fork_server_still_importing(tmp_path, monkeypatch):
+    monkeypatch.setattr(fork_server, "ANSWER_S", 120.0)
+    with begun_importing(tmp_path, monkeypatch, "import signal; signal.pause()") as made:
+        began = time.monotonic()
         assert not made.suits(os.environ) and not made.suits(os.environ)
         assert time.monotonic() - began < 60
-    finally:
-        made.close()
 
 
-def test_short_job_starts_no_fork_server(tmp_path):
-    async def short_job():
-        made = ForkServerClient(after_s=60.0)
+def test_job_waits_until_its_fork_server_has_imported(tmp_path, monkeypatch):
+    with begun_importing(tmp_path, monkeypatch, "import time; time.sleep(0.2)") as made:
         assert not made.suits(os.environ)
-        made.close()
-        return made._process
+        asyncio.run(made.imported())
+        assert made.suits(os.environ)
 
-    assert asyncio.run(short_job()) is None
+
+def test_job_does_not_wait_for_a_fork_server_that_ends_or_hangs(tmp_path, monkeypatch):
+    with begun_importing(tmp_path, monkeypatch, "raise SystemExit(1)") as made:
+        asyncio.run(asyncio.wait_for(made.imported(), 60))
+        assert not made.suits(os.environ)
+    monkeypatch.setattr(fork_server, "IMPORT_S", 0.1)
+    with begun_importing(tmp_path, monkeypatch, "import signal; signal.pause()") as made:
+        asyncio.run(asyncio.wait_for(made.imported(), 60))
+        assert not made.suits(os.environ)
+
+
+def test_job_without_a_fork_server_does_not_wait():
+    made = ForkServerClient()
+    asyncio.run(asyncio.wait_for(made.imported(), 60))
+    assert not made.suits(os.environ)
