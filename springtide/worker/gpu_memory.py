@@ -22,7 +22,7 @@ _prepared: list[Callable[[], tuple[int, int] | None]] = []
 model is deleted."""
 
 ADVICE = {
-    "rows": "keep rows on servers (springtide run --servers 1 --cache off), or give tables fewer rows or a smaller dim",
+    "rows": "give rows less GPU memory: cache='8G' in job.prepare, or springtide run --cache 8G",
     "dense": "train a smaller dense part, or an optimizer with less state such as SGD",
     "batch": "lower batch_size (accumulate=2 keeps the step), and drop outputs and losses before the next batch",
     "others": "give this worker a GPU of its own (springtide run --gpu 1), or end the other processes",

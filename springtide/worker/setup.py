@@ -137,7 +137,9 @@ def wire(
         to_master.shared.once("springtide: first weights of tables", assign)
     else:
         reducer = reducer_of(named, served, ordered=bool(shared.unit)) if mode == "bsp" else None
-        client.on_device = DeviceTables(served) if reducer is None else rows_of_group(served, shared, lookups, reducer)
+        client.on_device = (
+            rows_alone(served, shared.rules) if reducer is None else rows_of_group(served, shared, lookups, reducer)
+        )
         placed = LocalDense(named, reducer, own, client.on_device)
         if reducer is None:
             lookups.place()
@@ -215,15 +217,20 @@ def reducer_of(named: Sequence[tuple[str, nn.Parameter]], served: Sequence[Serve
     return (OrderedReducer if ordered else Reducer)([param for _, param in named], None, words=words)
 
 
+def rows_alone(served: Sequence[ServedTable], rules: CacheRules) -> DeviceTables:
+    """Return the tables that a job without servers may keep in GPU memory."""
+    return DeviceTables(served, most_bytes=rules.size or None, most_share=rules.share or None)
+
+
 def rows_of_group(
     served: Sequence[ServedTable], shared: SharingOptions, lookups: Lookups, reducer: Reducer
 ) -> DeviceTables | None:
     """Return the tables that a bsp group of one worker may keep in GPU memory; None if the user's options forbid it."""
     rules = shared.rules
-    if shared.unit or rules.off or (rules.share or 1) < 1:
+    if shared.unit or rules.off:
         return None
     alone = lambda: reducer.group is None and not lookups.fixed  # noqa: E731
-    return DeviceTables(served, of_servers=True, permitted=alone, most_bytes=rules.size)
+    return DeviceTables(served, of_servers=True, permitted=alone, most_bytes=rules.size, most_share=rules.share)
 
 
 def cache_of(shared: SharingOptions, mode: Mode, kept: StaleRowCache | None) -> Behind | None:

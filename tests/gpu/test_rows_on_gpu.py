@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import springtide as st
+from springtide.embedding.device import backing
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -36,13 +37,13 @@ class Model(nn.Module):
         return self.top(torch.cat([bag(ids[:, i : i + 1]) for i, bag in enumerate(self.bags)], 1)).squeeze(1)
 
 
-def prepare_model(make, device, *, samples=64 * 50, epochs=1):
+def prepare_model(make, device, *, samples=64 * 50, epochs=1, **options):
     torch.manual_seed(0)
     model = Model().to(device)
     ids = (torch.rand(samples, FIELDS).pow(4) * ROWS).long()
     data = torch.utils.data.TensorDataset(ids, (ids.sum(1) % 3 > 0).float())
     model, optimizer, batches = st.join().prepare(
-        model, make(model.parameters()), data, batch_size=64, shuffle=False, epochs=epochs
+        model, make(model.parameters()), data, batch_size=64, shuffle=False, epochs=epochs, **options
     )
     return model, optimizer, batches
 
@@ -83,9 +84,11 @@ def sync_is_an_error():
     torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.parametrize("cache", [None, "20%"])
 @pytest.mark.parametrize("ids_on", ["cpu", "cuda"])
-def test_loop_never_waits_for_the_gpu(ids_on, sync_is_an_error):
-    model, optimizer, batches = prepare_model(OPTIMIZERS["adagrad"], "cuda")
+def test_loop_never_waits_for_the_gpu(ids_on, cache, sync_is_an_error, monkeypatch):
+    monkeypatch.setattr(backing, "STEPS_AN_EXCHANGE", 3)
+    model, optimizer, batches = prepare_model(OPTIMIZERS["adagrad"], "cuda", cache=cache)
     for number, (ids, y) in enumerate(batches):
         if number == 10:  # by then kernels are compiled, and memory is reserved
             torch.cuda.synchronize()
@@ -94,6 +97,22 @@ def test_loop_never_waits_for_the_gpu(ids_on, sync_is_an_error):
         if number == 40:
             torch.cuda.set_sync_debug_mode("default")
             break
+
+
+@pytest.mark.parametrize("cache", ["1%", "20%", "99%"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_few_rows_in_gpu_memory_train_to_the_same_bits_as_all(name, cache, monkeypatch):
+    monkeypatch.setattr(backing, "STEPS_AN_EXCHANGE", 3)
+    states = []
+    for size in (None, cache):
+        model, optimizer, batches = prepare_model(OPTIMIZERS[name], "cuda", epochs=4, cache=size)
+        for ids, y in batches:
+            step(model, optimizer, ids.cuda(), y.cuda())
+        arena = model.bags[0].springtide_binding.tables[0].place.arena
+        assert (arena.backing is None) == (size is None)
+        states.append(model.state_dict())
+    for key, value in states[0].items():
+        assert torch.equal(value, states[1][key]), key
 
 
 def test_equal_runs_are_bit_identical():

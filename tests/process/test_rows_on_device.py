@@ -4,6 +4,7 @@ Without a GPU, the device is the CPU: then the script tells tables that they are
 on a GPU.
 """
 
+import functools
 import random
 
 import pytest
@@ -57,8 +58,10 @@ def until_on_device(job):
     )
 
 
-def count_under_faults(folder, text):
-    """Kill the worker and a server, and change the number of workers and servers, while rows are on the device."""
+def count_under_faults(folder, text, *, cache=None):
+    """Kill the worker and a server, and change the number of workers and servers, while rows are on the device. With a
+    `cache`, only this share of the rows is in device memory.
+    """
 
     def hurt(job):
         for role in ("worker-0", "server-1"):
@@ -76,20 +79,22 @@ def count_under_faults(folder, text):
         until_trained(job)
 
     begun = lambda status: status.checkpoints.number  # noqa: E731
+    made = functools.partial(spec, cache=cache_rules.rules(cache))
     return group_counting.count(
-        folder, spec, 1, batches=1500, hurt=hurt, begun=begun, pause_s=0.03, text=text, rows=ROWS
+        folder, made, 1, batches=1500, hurt=hurt, begun=begun, pause_s=0.03, text=text, rows=ROWS
     )
 
 
 @pytest.mark.timeout(400)
-def test_rows_on_the_device_survive_losses_and_changes_of_the_group(tmp_path):
-    _, wrong = count_under_faults(tmp_path, ON_CPU)
+@pytest.mark.parametrize("cache", [None, "10%"])
+def test_rows_on_the_device_survive_losses_and_changes_of_the_group(tmp_path, cache):
+    _, wrong = count_under_faults(tmp_path, ON_CPU, cache=cache)
     assert not wrong, wrong
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("mixed", [False, True], ids=["all", "mixed"])
+@pytest.mark.parametrize("mixed", [False, True, "10%"], ids=["all", "mixed", "few"])
 @pytest.mark.parametrize("seed", range(500, 506))
 def test_random_kills_and_rescaling_with_rows_on_the_device_lose_and_repeat_nothing(tmp_path, seed, mixed):
     chance = random.Random(seed)
@@ -110,6 +115,7 @@ def test_random_kills_and_rescaling_with_rows_on_the_device_lose_and_repeat_noth
             seen = job.status.samples
             job.until(lambda status, seen=seen: job.over or status.samples > seen + chance.randint(100, 1000))
 
-    how = {"text": MIXED} if mixed else {"text": ON_CPU, "rows": ROWS}
-    _, wrong = group_counting.count(tmp_path, spec, seed, batches=8000, hurt=hurt, **how)
+    how = {"text": MIXED} if mixed is True else {"text": ON_CPU, "rows": ROWS}
+    made = functools.partial(spec, cache=cache_rules.rules(mixed or None if mixed is not True else None))
+    _, wrong = group_counting.count(tmp_path, made, seed, batches=8000, hurt=hurt, **how)
     assert not wrong, wrong

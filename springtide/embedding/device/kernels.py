@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from springtide.embedding.device.backing import Backing
 from springtide.embedding.device.update_rules import Update
 
 FIELDS = 10
@@ -62,6 +63,14 @@ class Kernels(Protocol):
         """Return the int32 key of each id. Set `status[0]` to 1 + the table of an invalid id."""
         ...
 
+    def fetch(self, ordered: torch.Tensor, keys: torch.Tensor, backing: Backing) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copy the rows of these keys that are in CPU memory to GPU memory, once each. `ordered` has the sorted keys.
+
+        Return keys for `pool`, whose places are cells; places from `backing.capacity` on are in the copied rows. Also
+        return the copied rows, each at the position of its first key in `ordered`.
+        """
+        ...
+
     def pool(
         self,
         keys: torch.Tensor,
@@ -71,8 +80,11 @@ class Kernels(Protocol):
         *,
         mean: bool,
         read_skipped: bool,
+        fetched: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the float32 sum or mean of the rows of each bag, in the order of the ids. `scale` multiplies rows."""
+        """Return the float32 sum or mean of the rows of each bag, in the order of the ids. `scale` multiplies rows.
+        `fetched` has the rows of places behind the last row of `weights`.
+        """
         ...
 
     def reduce(
@@ -103,7 +115,25 @@ class Kernels(Protocol):
         update: Update,
         bad: torch.Tensor,
         changed: torch.Tensor | None = None,
+        backing: Backing | None = None,
+        fetched: torch.Tensor | None = None,
     ) -> None:
         """Make one optimizer step for the rows of these sorted keys, and set their entries of `changed`. If `bad` is
-        not 0, do nothing."""
+        not 0, do nothing.
+
+        With `backing`, rows without a cell are trained in CPU memory, and uses are counted. If `fetched` is given, it
+        has the weights of these rows, at the positions of their first keys.
+        """
+        ...
+
+    def exchange(
+        self,
+        entering: torch.Tensor,
+        leaving: torch.Tensor,
+        cells: torch.Tensor,
+        in_gpu: list[torch.Tensor],
+        in_cpu: list[torch.Tensor],
+    ) -> None:
+        """Copy the rows in these cells to the places `leaving` in CPU memory, and the rows `entering` to the cells.
+        Skip cells for which `entering` is -1."""
         ...

@@ -1,11 +1,12 @@
 """Kernels for rows in plain torch calls. They define every result, and are tested without a GPU.
 
-They also run on a GPU without Triton; in this case, `update` waits for the device.
+They also run on a GPU without Triton; in this case, `update` waits for the device, and all rows must be in GPU memory.
 """
 
 import torch
 
 from springtide.embedding.device import update_rules
+from springtide.embedding.device.backing import Backing
 from springtide.embedding.device.kernels import BagGradients, IdBatch
 from springtide.embedding.device.update_rules import Update
 
@@ -26,6 +27,19 @@ def keys(batch: IdBatch, status: torch.Tensor) -> torch.Tensor:
     return made.int()
 
 
+def fetch(ordered: torch.Tensor, keys: torch.Tensor, backing: Backing) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = ordered.long() >> 1
+    missing = backing.cells[rows] >= backing.capacity
+    missing[1:] &= rows[1:] != rows[:-1]
+    at = missing.nonzero().squeeze(1)
+    fetched = backing.weights.new_zeros(len(rows), backing.weights.shape[1])
+    fetched[at] = backing.weights[rows[at]]
+    backing.cells[rows[at]] = (backing.capacity + at).int()
+    cells = backing.cells[keys.long() >> 1]
+    backing.missed += (cells >= backing.capacity).sum()
+    return cells * 2 + (keys & 1), fetched
+
+
 def pool(
     keys: torch.Tensor,
     batch: IdBatch,
@@ -34,10 +48,11 @@ def pool(
     *,
     mean: bool,
     read_skipped: bool,
+    fetched: torch.Tensor | None = None,
 ) -> torch.Tensor:
     bag = bags_of(batch)
     used = (bag >= 0) & (read_skipped | (keys & 1 == 0))
-    rows = weights[keys.long() >> 1].float()
+    rows = (weights if fetched is None else torch.cat([weights, fetched]))[keys.long() >> 1].float()
     if scale is not None:
         rows *= scale[:, None]
     rows = torch.where(used[:, None], rows, 0.0)
@@ -83,20 +98,58 @@ def update(
     update: Update,
     bad: torch.Tensor,
     changed: torch.Tensor | None = None,
+    backing: Backing | None = None,
+    fetched: torch.Tensor | None = None,
 ) -> None:
     trained = keys & 1 == 0
     trained[1:] &= keys[1:] != keys[:-1]
     trained &= bad == 0
     places = (keys[trained] >> 1).long()
-    state = [vector[places] for vector in vectors]
-    count = None if number is None else number[places]
-    weights[places] = update_rules.step(update, weights[places].float(), state, count, grads[trained]).to(weights.dtype)
-    for vector, rows in zip(vectors, state, strict=True):
-        vector[places] = rows
-    if number is not None and count is not None:
-        number[places] = count
+    stored = [weights, *vectors, *([] if number is None else [number])]
+    rows = [tensor[places] for tensor in stored] if backing is None else _read(stored, backing, places)
+    if backing is not None and fetched is not None:
+        here = (backing.cells[places] < backing.capacity)[:, None]
+        rows[0] = rows[0].where(here, fetched[trained])
+    state = rows[1 : 1 + len(vectors)]
+    count = None if number is None else rows[-1]
+    rows[0] = update_rules.step(update, rows[0].float(), state, count, grads[trained]).to(weights.dtype)
+    if backing is not None:
+        _write(rows, stored, backing, places)
+        backing.uses[places] += 1
+    else:
+        for tensor, values in zip(stored, rows, strict=True):
+            tensor[places] = values
     if changed is not None:
         changed[places] = True
+
+
+def _read(in_gpu: list[torch.Tensor], backing: Backing, places: torch.Tensor) -> list[torch.Tensor]:
+    here, cells = backing.held(places)
+    rows = [tensor[places] for tensor in backing.tensors]
+    for values, tensor in zip(rows, in_gpu, strict=True):
+        values[here] = tensor[cells]
+    return rows
+
+
+def _write(rows: list[torch.Tensor], in_gpu: list[torch.Tensor], backing: Backing, places: torch.Tensor) -> None:
+    here, cells = backing.held(places)
+    for values, tensor, behind in zip(rows, in_gpu, backing.tensors, strict=True):
+        tensor[cells] = values[here]
+        behind[places[~here]] = values[~here]
+
+
+def exchange(
+    entering: torch.Tensor,
+    leaving: torch.Tensor,
+    cells: torch.Tensor,
+    in_gpu: list[torch.Tensor],
+    in_cpu: list[torch.Tensor],
+) -> None:
+    taken = entering >= 0
+    entering, leaving, cells = entering[taken], leaving[taken], cells[taken]
+    for tensor, behind in zip(in_gpu, in_cpu, strict=True):
+        behind[leaving] = tensor[cells]
+        tensor[cells] = behind[entering]
 
 
 def bags_of(batch: IdBatch) -> torch.Tensor:

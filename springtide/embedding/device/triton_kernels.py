@@ -1,5 +1,5 @@
 """Kernels for rows in Triton: they compute keys, gather and pool rows, and reduce gradients by unique row.
-triton_updates.py trains rows.
+triton_updates.py trains rows, and triton_copies.py copies rows between CPU and GPU memory.
 
 No kernel waits for the device. The reduction uses no atomics: one program sums the gradients of a row in batch order.
 Multiplications are never contracted with additions (`enable_fp_fusion=False`), as in torch_kernels.py.
@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 
 from springtide.embedding.device.kernels import BagGradients, IdBatch
+from springtide.embedding.device.triton_copies import exchange as exchange
+from springtide.embedding.device.triton_copies import fetch as fetch
 from springtide.embedding.device.triton_updates import update as update
 
 ID_BLOCK = 512
@@ -66,6 +68,8 @@ def keys(batch: IdBatch, status: torch.Tensor) -> torch.Tensor:
 def _pool(
     keys,
     weights,
+    fetched,
+    cells,
     scale,
     begins,
     out,
@@ -79,6 +83,7 @@ def _pool(
     SCALED: tl.constexpr,
     MEAN: tl.constexpr,
     READ_SKIPPED: tl.constexpr,
+    FETCHED: tl.constexpr,
 ):
     bag = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
@@ -102,9 +107,12 @@ def _pool(
         else:
             read = inside & ((key & 1) == 0)
         place = (key >> 1).to(tl.int64)
-        row = tl.load(
-            weights + place[:, None] * DIM + column[None, :], mask=read[:, None] & (column < DIM)[None, :], other=0.0
-        ).to(tl.float32)
+        source = weights + place * DIM
+        if FETCHED:
+            source = tl.where(place < cells, source, fetched + (place - cells) * DIM)
+        row = tl.load(source[:, None] + column[None, :], mask=read[:, None] & (column < DIM)[None, :], other=0.0).to(
+            tl.float32
+        )
         if SCALED:
             row = row * tl.load(scale + at, mask=inside, other=0.0)[:, None]
         total_row = total_row + row
@@ -123,6 +131,7 @@ def pool(
     *,
     mean: bool,
     read_skipped: bool,
+    fetched: torch.Tensor | None = None,
 ) -> torch.Tensor:
     dim = weights.shape[1]
     out = torch.empty(batch.bags, dim, device=weights.device)
@@ -132,6 +141,8 @@ def pool(
     _pool[(triton.cdiv(batch.bags, rows),)](
         keys,
         weights,
+        weights if fetched is None else fetched,
+        len(weights),
         keys if scale is None else scale,
         batch.begin if jagged else keys,
         out,
@@ -145,6 +156,7 @@ def pool(
         SCALED=scale is not None,
         MEAN=mean,
         READ_SKIPPED=read_skipped,
+        FETCHED=fetched is not None,
         enable_fp_fusion=False,
     )
     return out

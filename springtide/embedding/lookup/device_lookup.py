@@ -277,7 +277,12 @@ class PooledOnDevice(torch.autograd.Function):
         batch = id_batch(layout, calls, start + layout.first)
         keys = chosen.keys(batch, flags.invalid)
         scale = _scale(calls, arena.device) if weights else None
-        out = chosen.pool(keys, batch, arena.weights, scale, mean=layout.mean, read_skipped=layout.read_skipped)
+        # rows in CPU memory are fetched in the order of their places, which is twice as fast; backward sorts otherwise
+        ctx.ordered = None if arena.backing is None else torch.sort(keys, stable=True)
+        read, fetched = (keys, None) if ctx.ordered is None else arena.fetch(keys, ctx.ordered.values)
+        how = {"mean": layout.mean, "read_skipped": layout.read_skipped}
+        out = chosen.pool(read, batch, arena.weights, scale, fetched=fetched, **how)
+        ctx.fetched = fetched, arena.version
         ctx.set_materialize_grads(False)
         ctx.layout, ctx.calls, ctx.after, ctx.batch, ctx.keys, ctx.scale = layout, calls, after, batch, keys, scale
         outs = [out] if len(calls) == 1 else torch.unsafe_split_with_sizes(out, list(layout.bags))
@@ -299,7 +304,10 @@ class PooledOnDevice(torch.autograd.Function):
         with torch._C.DisableTorchFunctionSubclass():
             segments = [segment for segment in segments if segment.table.weight.requires_grad]
         if segments:
-            ctx.after(reduced(arena, segments, keys, batch, rows, scale))
+            made = reduced(arena, segments, keys, batch, rows, scale, ctx.ordered if keys is ctx.keys else None)
+            if keys is ctx.keys:
+                made.keep_fetched(*ctx.fetched)
+            ctx.after(made)
         return (None, None, None, None, None, None, *(to_weights or [None] * (len(ctx.needs_input_grad) - 6)))
 
 
@@ -378,7 +386,7 @@ def _weight_gradients(ctx: Any, grads: BagGradients, keys: torch.Tensor) -> list
     batch: IdBatch = ctx.batch
     at = torch.arange(batch.total, device=keys.device) // batch.per_bag if batch.bag_of is None else batch.bag_of
     arena = ctx.layout.arena
-    rows = arena.weights[keys.long() >> 1].float() * _rows(grads, batch.bags, arena.dim)[at.clamp(min=0)]
+    rows = arena.rows_of(keys) * _rows(grads, batch.bags, arena.dim)[at.clamp(min=0)]
     sums = torch.where(keys & 1 == 0, rows.sum(1), 0.0).split(batch.counts)
     return [
         own.view(call.weights.shape).to(call.weights.device, call.weights.dtype) if needed else None

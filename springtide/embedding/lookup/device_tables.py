@@ -1,10 +1,12 @@
 """Tables whose rows are in GPU memory, because one process trains all of them: placement, reads, writes and updates.
 
 In: served tables of a model on a GPU. Out: each table's `place` in an arena. In a job with servers, also the changed
-rows, which worker/step/bsp_step.py writes back. Tables that cannot be placed in GPU memory stay in the tables of this
-process or of the servers; a log line gives the reason. Next: embedding/lookup/device_lookup.py.
+rows, which worker/step/bsp_step.py writes back. If GPU memory lacks room, the less frequent rows are in the CPU memory
+of this process. Tables that cannot be placed stay in the tables of this process or of the servers; a log line gives
+the reason. Next: embedding/lookup/device_lookup.py.
 """
 
+import importlib.util
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +19,9 @@ from springtide import errors
 from springtide.domain.core.resources import show_memory
 from springtide.domain.model.cache_rules import CacheUse
 from springtide.domain.model.tables import TableSpec
+from springtide.embedding.device import pinned
 from springtide.embedding.device.arena import MOST_ROWS, Arena
+from springtide.embedding.device.backing import INDEX_BYTES
 from springtide.embedding.lookup.row_gradients import DeviceGradients
 from springtide.embedding.lookup.tables import ServedTable, TablePlace, place_of
 
@@ -26,6 +30,10 @@ MOST_LAYOUTS = 64
 PUSHES_A_POLL = 4
 SHARE_OF_FREE = 0.8
 """Share of the GPU's free memory that rows may take. The dense part and the batch need the rest."""
+SHARE_OF_CPU = 0.8
+"""Share of the free CPU memory that rows may take."""
+MOST_CELLS = MOST_ROWS * 3 // 4
+"""Most rows in GPU memory if others are in CPU memory. The places behind them are for the fetched rows of a batch."""
 WRITE_BYTES = 1 << 27
 """Bytes of changed rows that are written back at a time."""
 ReadImages = Callable[[str, npt.NDArray[Any], int], npt.NDArray[Any]]
@@ -50,15 +58,17 @@ class DeviceTables:
         of_servers: bool = False,
         permitted: Callable[[], bool] = lambda: True,
         most_bytes: int | None = None,
+        most_share: float | None = None,
     ) -> None:
         """Create an empty collection. `of_servers`: note changed rows, because servers must get them back. `permitted`
-        says whether this process trains all rows. Rows take at most `most_bytes`; None means a share of the free
-        memory.
+        says whether this process trains all rows. Rows take at most `most_bytes` of GPU memory; None means a share of
+        the free memory. At most `most_share` of all rows are in GPU memory.
         """
         self.tables = list(tables)
         self.by_name: dict[str, ServedTable] = {}
         self._looked_up = self._changed_bytes = self._write_backs = 0
-        self._of_servers, self._permitted, self._most_bytes = of_servers, permitted, most_bytes
+        self._of_servers, self._permitted = of_servers, permitted
+        self._most_bytes, self._most_share = most_bytes, most_share
         self.layouts: dict[Any, Any] = {}
         """Layouts of lookups. device_lookup.py fills it."""
         self._waiting = list(tables)
@@ -69,9 +79,7 @@ class DeviceTables:
     @property
     def nbytes(self) -> int:
         """Bytes of device memory of all rows and their optimizer state."""
-        arenas = self._arenas.values()
-        tensors = (tensor for arena in arenas for tensor in (arena.weights, *arena.vectors, arena.number))
-        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        return sum(arena.nbytes for arena in self._arenas.values())
 
     def flags(self, device: torch.device) -> "DeviceFlags":
         if device not in self._flags:
@@ -95,12 +103,15 @@ class DeviceTables:
                 spec = table.spec
                 groups.setdefault((spec.dim, spec.dtype, spec.optim, table.gpu), []).append(table)
         before = len(self.by_name)
-        for key, members in groups.items():
+        # the smallest kinds come first, so that they leave room for the others
+        ordered = sorted(groups.items(), key=lambda group: group[0][0] * _row_count(group[1]))
+        for number, (key, members) in enumerate(ordered):
             try:
-                self._fill(key, members, read)
+                self._fill(key, members, read, self._free(key[-1]) // (len(ordered) - number))
+            except MemoryError as error:
+                _leave(members, str(error))
             except torch.cuda.OutOfMemoryError:
-                names, total = ", ".join(repr(table.name) for table in members), sum(t.request.rows for t in members)
-                log.warning("the rows of %s stay in CPU memory: the GPU lacks memory for %d rows", names, total)
+                _leave(members, f"the GPU lacks memory for {_row_count(members)} rows")
         return len(self.by_name) > before
 
     def release(self) -> None:
@@ -114,20 +125,30 @@ class DeviceTables:
         self.layouts.clear()
         self._arenas.clear()
 
-    def _fill(self, key: Any, members: Sequence[ServedTable], read: ReadImages) -> None:
+    def _fill(self, key: Any, members: Sequence[ServedTable], read: ReadImages, room: int) -> None:
+        """Move the rows of tables of one kind into at most `room` bytes of GPU memory."""
         dim, dtype, optim, device = key
         arena = self._arenas.get(key) or Arena(dim, getattr(torch, dtype), optim, device, tracks=self._of_servers)
-        total = sum(table.request.rows for table in members)
+        total = _row_count(members)
         if arena.rows + total > MOST_ROWS:
-            log.warning("%d tables stay in CPU memory: one kind has at most %d rows on a GPU", len(members), MOST_ROWS)
+            _leave(members, f"one kind has at most {MOST_ROWS} rows on a GPU")
             return
-        needed, free = 4 * total * arena.image_floats, self._free(device)
-        if needed > free:
-            names = ", ".join(repr(table.name) for table in members)
-            given = f"rows may take {show_memory(free)} of GPU memory, and these take {show_memory(needed)}"
-            log.warning("the rows of %s stay in CPU memory: %s", names, given)
-            return
-        place = arena.grow(total)
+        needed, share = 4 * total * arena.image_floats, 1 if self._most_share is None else self._most_share
+        if needed <= room and share >= 1:
+            place = arena.grow(total)
+        else:
+            cells = min((room - INDEX_BYTES * total) // (4 * arena.image_floats), int(share * total), MOST_CELLS)
+            if reason := _no_backing(arena, needed, cells):
+                _leave(
+                    members, f"{reason}; they take {show_memory(needed)}, and may take {show_memory(room)} on the GPU"
+                )
+                return
+            place = arena.grow_backed(total, cells)
+            log.warning(
+                "GPU memory has the most frequent %d of %d rows of %s, because rows may take %s of it. The other rows "
+                "are in the CPU memory of this process, which needs %s for them",
+                *(cells, total, _names(members), show_memory(cells * 4 * arena.image_floats), show_memory(needed)),
+            )
         self._arenas[key] = arena
         for table in members:
             count = table.request.rows
@@ -179,6 +200,8 @@ class DeviceTables:
             part.train(by_table, self.flags(part.arena.device).bad)
             self._note_changed(len(part.keys), part.arena)
             self._looked_up += len(part.keys)
+        for arena in {id(part.arena): part.arena for part in parts}.values():
+            arena.after_step()
         self._pushes += 1
         if self._pushes % PUSHES_A_POLL == 0:
             self.poll()
@@ -245,14 +268,20 @@ class DeviceTables:
             place.arena.changed[torch.from_numpy(rows.ids).to(place.arena.device) + place.first] = False
 
     def use(self) -> CacheUse:
-        """Return what users see: a cache that holds every row."""
+        """Return what users see: a cache in GPU memory. A row that a step found in CPU memory counts as pulled."""
+        rows = _row_count(self.by_name.values())
+        backings = [arena.backing for arena in self._arenas.values() if arena.backing is not None]
+        cells = rows - sum(backing.rows - backing.capacity for backing in backings)
+        missed = sum(backing.seen_missed for backing in backings)
+        held = "all" if cells == rows else f"{cells:,} of {rows:,}"
         return CacheUse(
             on=True,
-            why=f"all rows of {len(self.by_name)} tables are in the GPU memory of this worker, which trains alone",
-            rows=sum(table.request.rows for table in self.by_name.values()),
+            why=f"{held} rows of {len(self.by_name)} tables are in the GPU memory of this worker, which trains alone",
+            rows=cells,
             size=self.nbytes,
-            dirty=min(self._changed_bytes, self.nbytes),
-            hits=self._looked_up,
+            dirty=min(self._changed_bytes, sum(4 * arena.rows * arena.image_floats for arena in self._arenas.values())),
+            hits=max(0, self._looked_up - missed),
+            pulled=missed,
             flushes=self._write_backs,
         )
 
@@ -299,6 +328,31 @@ class DeviceFlags:
         self.status.zero_()
         self._seen.zero_()
         self._under_way = False
+
+
+def _row_count(tables: Iterable[ServedTable]) -> int:
+    return sum(table.request.rows for table in tables)
+
+
+def _names(members: Sequence[ServedTable]) -> str:
+    return ", ".join(repr(table.name) for table in members)
+
+
+def _leave(members: Sequence[ServedTable], reason: str) -> None:
+    log.warning("the rows of %s stay in CPU memory or on servers: %s", _names(members), reason)
+
+
+def _no_backing(arena: Arena, needed: int, cells: int) -> str:
+    """Return why a part of the rows cannot be in CPU memory that the GPU uses; empty if it can."""
+    if arena.rows:
+        return "other rows of their kind are already in GPU memory"
+    if cells < 1:
+        return "GPU memory lacks room for the index of the rows"
+    if arena.device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        return "without Triton, the GPU cannot use rows in CPU memory"
+    if needed > SHARE_OF_CPU * (free := pinned.free_bytes()):
+        return f"CPU memory has only {show_memory(free)} free"
+    return ""
 
 
 def _reason(table: ServedTable) -> str:

@@ -59,6 +59,8 @@ class DeviceGradients:
         self.segments = list(segments)
         self._bad, self._version = bad, grads._version
         self._shown: dict[int, ShownRows] = {}
+        self._fetched: torch.Tensor | None = None
+        self._fetched_at = 0
 
     @property
     def step(self) -> "DeviceGradients":
@@ -110,6 +112,11 @@ class DeviceGradients:
         rows = BagGradients(torch.cat(grads), total, 0, self.arena.dim)
         return reduced(self.arena, segments_of(counts), torch.cat(keys), batch, rows, None)
 
+    def keep_fetched(self, fetched: torch.Tensor | None, version: int) -> None:
+        """Keep weights that the lookup of these keys has fetched from CPU memory, so that the update need not read them
+        again. `version` is the version of the arena at that time."""
+        self._fetched, self._fetched_at = fetched, version
+
     def scale(self, share: float) -> None:
         self.grads.mul_(share)
 
@@ -127,6 +134,8 @@ class DeviceGradients:
     def train(self, hyper: dict[int, tuple[float, float, int]], bad: torch.Tensor) -> None:
         """Make one optimizer step for all rows; `hyper` has (lr, weight decay, step) by table id."""
         arena, chosen = self.arena, kernel_registry.of_device(self.arena.device.type)
+        if self._fetched_at != arena.version:
+            self._fetched = None  # rows have changed since the lookup
         segments = [segment for segment in self.segments if segment.table.spec.id in hyper]
         at = 0
         while at < len(segments):
@@ -137,7 +146,9 @@ class DeviceGradients:
                 end = segments[at].end
             update = update_rules.prepare(arena.optim, *numbers)
             keys, grads = self.keys[begin:end], self.grads[begin:end]
-            chosen.update(keys, grads, arena.weights, arena.vectors, arena.number, update, bad, arena.changed)
+            stored = arena.weights, arena.vectors, arena.number
+            fetched = None if self._fetched is None else self._fetched[begin:end]
+            chosen.update(keys, grads, *stored, update, bad, arena.changed, arena.backing, fetched)
 
 
 def reduced(
@@ -147,9 +158,10 @@ def reduced(
     batch: IdBatch,
     grads: BagGradients,
     scale: torch.Tensor | None,
+    in_order: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> DeviceGradients:
-    """Sum the gradients of bags by unique row."""
-    ordered, order = torch.sort(keys, stable=True)
+    """Sum the gradients of bags by unique row. `in_order` has the sorted keys and their order, if they are known."""
+    ordered, order = torch.sort(keys, stable=True) if in_order is None else in_order
     bad = torch.zeros(1, device=keys.device)
     sums = kernel_registry.of_device(keys.device.type).reduce(ordered, order, batch, grads, scale, bad, arena.dim)
     return DeviceGradients(arena, segments, ordered, sums, bad)

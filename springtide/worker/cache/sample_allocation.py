@@ -68,7 +68,8 @@ class SampleAllocator:
 
     @property
     def wholes(self) -> bool:
-        return self.permitted and not self._refused
+        """Return True if the whole group's batches must be read. A rank with rows on its device trains alone."""
+        return self.permitted and not self._refused and not self.lookups.on_device
 
     @property
     def on(self) -> bool:

@@ -1,12 +1,11 @@
 """Train a DLRM with all rows in GPU memory, against nn.EmbeddingBag, a fused loop by hand, and random rows.
 
-Needs a CUDA GPU. In: gpu_loops.py. Out: ratios of samples/s by batch size, lookup speed against a device copy, and
-device synchronizations per step.
+Needs a CUDA GPU. In: gpu_loops.py, and gpu_caches.py for a part of the rows in GPU memory. Out: ratios of samples/s by
+batch size, lookup speed against a device copy, and device synchronizations per step.
 """
 
 import contextlib
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 
@@ -17,16 +16,12 @@ from springtide.embedding.device import kernel_registry
 from springtide.embedding.device.kernels import IdBatch
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, report
-from springtide_lab.bench.train import gpu_loops
+from springtide_lab.bench.train import gpu_caches, gpu_loops
 from springtide_lab.bench.train.gpu_loops import NO_CACHE, NO_SERVERS, ONE_SERVER, GpuClicks, GpuWorkload, Train
 
 BATCHES = (4096, 16384, 65536)
 UNCACHED_BATCH = 16384
-NOT_BUILT = (
-    "small_cache_vs_all",
-    "gpu_cache_vs_cpu_cache",
-    "tables_4x_cache_vs_all",
-)
+NOT_BUILT = ("gpu_cache_vs_cpu_cache",)
 COUNTED_STEPS = 20
 
 
@@ -42,14 +37,18 @@ def bench(options: Options) -> report.Result:
         with contextlib.ExitStack() as stack:
             contestants = gpu_loops.CONTESTANTS | (gpu_loops.UNCACHED if batch == UNCACHED_BATCH else {})
             loops = {name: make(work, data, stack) for name, make in contestants.items()}
-            timed = {name: _timed(train, batch, seconds) for name, train in loops.items()}
+            timed = {name: gpu_loops.timed(train, batch, seconds) for name, train in loops.items()}
             measured[batch] = harness.alternate(timed, rounds=rounds, label=f"batch {batch}")
             syncs = max(syncs, *(sync_calls(loops[name]) for name in (ONE_SERVER, NO_SERVERS)))
             del loops, timed
         torch.cuda.empty_cache()
+    parts = {}
+    for name, case in gpu_caches.CASES.items():
+        parts[name] = gpu_caches.measure(case, rows=rows, rounds=rounds, seconds=seconds, quick=options.quick)
+        torch.cuda.empty_cache()
     copies = {dim: gather_vs_copy(dim, rounds=rounds) for dim in (64, 16)}
     return report.Result(
-        goals=_goals(measured, copies, syncs),
+        goals=(*_goals(measured, copies, syncs), *gpu_caches.goals(parts)),
         rounds=rounds,
         columns=("samples/s", *(f"batch {batch}" for batch in measured)),
         rows=tuple((name, *(found.median(name) for found in measured.values())) for name in gpu_loops.CONTESTANTS),
@@ -57,6 +56,7 @@ def bench(options: Options) -> report.Result:
             f"{torch.cuda.get_device_name()}, {torch.version.cuda}; ratios of a bsp job with one server, whose rows "
             "are in GPU memory",
             f"{NO_CACHE}: {measured[UNCACHED_BATCH].median(NO_CACHE):,.0f} samples/s at batch {UNCACHED_BATCH}",
+            *gpu_caches.notes(parts),
             f"not built yet, so not measured: {', '.join(NOT_BUILT)}",
         ),
         details={"gpu": torch.cuda.get_device_name()},
@@ -78,24 +78,6 @@ def _goals(
         report.goal("hit_gather_vs_copy_dim_16", copies[16], target=0.5),
         report.goal("sync_calls", syncs, target=0, better="lower"),
     )
-
-
-def _timed(train: Train, batch: int, seconds: float) -> harness.Measure:
-    """Return a function that measures samples/s over about this many seconds."""
-
-    def measure() -> float:
-        train(3)
-        torch.cuda.synchronize()
-        began, steps = time.perf_counter(), 0
-        while time.perf_counter() - began < seconds:
-            train(10)
-            steps += 10
-            if steps % 50 == 0:  # bounds the work that waits for the GPU
-                torch.cuda.synchronize()
-        torch.cuda.synchronize()
-        return steps * batch / (time.perf_counter() - began)
-
-    return measure
 
 
 def sync_calls(train: Train) -> float:

@@ -7,6 +7,7 @@ layers, the same batches in pinned memory, and copy them to the GPU in the loop.
 import contextlib
 import functools
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from torch.utils.data import Dataset
 
 import springtide as st
 from springtide.domain.spec.job_spec import SyncMode
-from springtide_lab.bench.core import jobs
+from springtide_lab.bench.core import harness, jobs
 
 TABLES, DENSE = 26, 13
 LR = 0.01
@@ -33,20 +34,27 @@ class GpuWorkload:
     dim: int
     batch: int
     batches: int = 16
+    power: int = 4
+    """Ids are drawn as u**power. A higher power gives fewer rows more of the ids."""
+    scattered: bool = False
+    """True if frequent rows have any ids; otherwise they have the lowest ids."""
     bottom: tuple[int, ...] = (512, 256)
     top: tuple[int, ...] = (1024, 512)
 
 
 class GpuClicks(Dataset[Any]):
-    """Batches in pinned memory. Ids are drawn as u**4, so that a few rows are frequent."""
+    """Batches in pinned memory. Ids are drawn as a power of u, so that a few rows are frequent."""
 
     def __init__(self, work: GpuWorkload) -> None:
         self.size = work.batch
         draw = torch.Generator().manual_seed(5)
         self.made = []
+        order = torch.randperm(work.rows, generator=draw) if work.scattered else None
         for _ in range(work.batches):
             dense = torch.randn(work.batch, DENSE, generator=draw)
-            ids = (torch.rand(work.batch, TABLES, generator=draw).pow(4) * work.rows).long().clamp_(max=work.rows - 1)
+            drawn = torch.rand(work.batch, TABLES, generator=draw).pow(work.power)
+            ids = (drawn * work.rows).long().clamp_(max=work.rows - 1)
+            ids = ids if order is None else order[ids]
             label = (torch.rand(work.batch, generator=draw) < 0.3).float()
             self.made.append(tuple(part.pin_memory() for part in (dense, ids, label)))
 
@@ -88,6 +96,24 @@ class Dlrm(nn.Module):
         return out
 
 
+def timed(train: Train, batch: int, seconds: float) -> harness.Measure:
+    """Return a function that measures samples/s over about this many seconds."""
+
+    def measure() -> float:
+        train(3)
+        torch.cuda.synchronize()
+        began, steps = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds:
+            train(10)
+            steps += 10
+            if steps % 50 == 0:  # bounds the work that waits for the GPU
+                torch.cuda.synchronize()
+        torch.cuda.synchronize()
+        return steps * batch / (time.perf_counter() - began)
+
+    return measure
+
+
 def to_gpu(parts: Any) -> list[torch.Tensor]:
     return [part.to("cuda", non_blocking=True) for part in parts]
 
@@ -97,30 +123,55 @@ def loss_of(out: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 
 
 def ours(
-    work: GpuWorkload, data: GpuClicks, stack: contextlib.ExitStack, *, servers: int = 0, sync: SyncMode = "bsp"
-) -> Train:
-    """Train with `job.prepare` and row-wise Adagrad. All rows are in GPU memory, except in an async job."""
+    work: GpuWorkload,
+    data: GpuClicks,
+    stack: contextlib.ExitStack,
+    *,
+    servers: int = 0,
+    sync: SyncMode = "bsp",
+    cache: float | None = None,
+) -> "JobLoop":
+    """Train with `job.prepare` and row-wise Adagrad. All rows are in GPU memory, or the share `cache` of them, except
+    in an async job."""
     bags = [st.EmbeddingBag(work.dim, rows=work.rows, optimizer="rowwise_adagrad") for _ in range(TABLES)]
     model: Any = Dlrm(work, nn.ModuleList(bags)).cuda()
     own = torch.optim.SGD(model.parameters(), lr=LR)
     addresses = [str(server.ask("round")["address"]) for server in jobs.start(stack, servers)]
     job = jobs.job(addresses, sync=sync) if servers else st.join()
     model, optimizer, batches = job.prepare(
-        model, own, data, batch_size=work.batch, shuffle=False, epochs=1_000_000, num_workers=0
+        model, own, data, batch_size=work.batch, shuffle=False, epochs=1_000_000, num_workers=0, cache=cache
     )
-    feed = iter(batches)
-
-    def train(steps: int) -> None:
-        for parts in itertools.islice(feed, steps):
-            dense, ids, label = to_gpu(parts)
-            optimizer.zero_grad()
-            loss_of(model(dense, ids), label).backward()
-            optimizer.step()
-
+    train = JobLoop(iter(batches), model, optimizer, bags)
     train(3)
     if any((bag.binding.tables[0].place is None) != (sync == "async") for bag in bags):
         raise st.errors.BadInput("rows are not where this benchmark measures them: see the log")
     return train
+
+
+class JobLoop:
+    """Training loop of a Springtide job."""
+
+    def __init__(self, feed: Iterator[Any], model: Any, optimizer: Any, bags: list[st.EmbeddingBag]) -> None:
+        self._feed, self._model, self._optimizer, self._bags = feed, model, optimizer, bags
+
+    def __call__(self, steps: int) -> None:
+        for parts in itertools.islice(self._feed, steps):
+            dense, ids, label = to_gpu(parts)
+            self._optimizer.zero_grad()
+            loss_of(self._model(dense, ids), label).backward()
+            self._optimizer.step()
+
+    def hits(self, steps: int) -> float:
+        """Train, and return the share of ids whose rows were in GPU memory."""
+        before = self._counts()
+        self(steps)
+        found, looked_up = (now - then for now, then in zip(self._counts(), before, strict=True))
+        return found / looked_up
+
+    def _counts(self) -> tuple[int, int]:
+        torch.cuda.synchronize()
+        use = self._bags[0].binding.client.on_device.use()
+        return use.hits, use.looked_up
 
 
 def embedding_bags(work: GpuWorkload, data: GpuClicks, stack: contextlib.ExitStack) -> Train:

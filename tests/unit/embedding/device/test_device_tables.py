@@ -182,11 +182,11 @@ class Odd(nn.Module):
         return self.top(sum(part.float() for part in parts)).squeeze(1)
 
 
-def train_odd(make, dtype=torch.float32):
+def train_odd(make, dtype=torch.float32, **options):
     torch.manual_seed(1)
     model = Odd(dtype)
     data = torch.utils.data.TensorDataset(torch.randint(0, 50, (120, 4)), torch.rand(120))
-    model, optimizer, batches = prepare_model(model, make, data, epochs=2)
+    model, optimizer, batches = prepare_model(model, make, data, epochs=2, **options)
     losses = []
     for x, y in batches:
         optimizer.zero_grad()

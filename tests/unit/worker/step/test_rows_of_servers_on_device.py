@@ -11,6 +11,7 @@ import torch
 
 from springtide import errors
 from springtide.domain.model import cache_rules
+from springtide.embedding.device import backing
 from springtide.embedding.lookup import device_tables
 from tests.unit.worker import clicks, ranks
 
@@ -146,16 +147,37 @@ def test_status_shows_the_rows_as_a_cache_that_holds_all(rows_in_device):
     assert "all rows of 3 tables are in the GPU memory of this worker" in str(used[0])
 
 
-@pytest.mark.parametrize("size", ["off", "50%", 4000])
-def test_rows_stay_on_servers_if_the_cache_may_not_hold_all(rows_in_device, size, caplog):
-    def elsewhere(job):
-        tables = job._wired.client.on_device
-        assert tables is None or not tables.by_name
+@pytest.mark.parametrize("size", ["50%", "2%", 4000])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rows_that_do_not_fit_are_trained_in_the_memory_of_the_worker(rows_in_device, name, size, monkeypatch, caplog):
+    monkeypatch.setattr(backing, "STEPS_AN_EXCHANGE", 2)
+    monkeypatch.setattr(device_tables, "WRITE_BYTES", 1000)
+    used = []
 
+    def flush(job, number, group):
+        if number == 4:
+            job.flush()
+            used.append(job._wired.cache_use)
+
+    ours = train(OPTIMIZERS[name], rules=cache_rules.rules(size), after=flush, seen=assert_on_device)
+    assert "of 150 rows of 'bags.0', 'bags.1', 'rows'" in caplog.text
+    assert 0 < used[0].rows < 150 and used[1].pulled > 0 and not used[1].dirty
+    assert "of 150 rows of 3 tables are in the GPU memory" in str(used[0])
+    rows_in_device(False)
+    assert_same_bits(ours, train(OPTIMIZERS[name]))
+
+
+@pytest.mark.parametrize("size", ["off", 100])
+def test_rows_stay_on_servers_without_a_cache(rows_in_device, size, caplog):
     ours = train(OPTIMIZERS["adagrad"], rules=cache_rules.rules(size), seen=elsewhere)
-    assert ("rows may take 3.9K of GPU memory" in caplog.text) == (size == 4000)
+    assert ("GPU memory lacks room for the index" in caplog.text) == (size == 100)
     rows_in_device(False)
     assert_same_bits(ours, train(OPTIMIZERS["adagrad"]))
+
+
+def elsewhere(job):
+    tables = job._wired.client.on_device
+    assert tables is None or not tables.by_name
 
 
 def test_bad_gradient_is_found_before_its_rows_are_written_back(rows_in_device):
