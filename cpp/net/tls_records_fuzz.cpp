@@ -81,7 +81,8 @@ FUZZ(bytes) {
   Sent sent;
   while (bytes.size() > 2 && sent.bytes.size() + kSealed < kMostSent) {
     const auto what = fuzz::take<uint8_t>(bytes);
-    const size_t size = std::min<size_t>(fuzz::take<uint8_t>(bytes) * (settings % 8 + 1U), bytes.size());
+    const size_t wanted = fuzz::take<uint8_t>(bytes) * (settings % 8 + 1U);
+    const size_t size = std::min(wanted, bytes.size());
     sent.step(what, bytes.first(size));
     bytes = bytes.subspan(size);
   }

@@ -1,4 +1,4 @@
-"""Run the native unit tests built by `make native-tests`."""
+"""Run the native unit tests built by `make native-tests`, and replay the inputs of the fuzz targets."""
 
 import pathlib
 import subprocess
@@ -7,12 +7,23 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TESTS = sorted(path.stem for path in (ROOT / "cpp").rglob("*_test.cpp"))
+TARGETS = sorted(path.stem for path in (ROOT / "cpp").rglob("*_fuzz.cpp"))
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", TESTS)
 def test_native_unit_test_passes(name):
+    run(name)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", TARGETS)
+def test_known_inputs_of_a_fuzz_target_break_nothing(name):
+    run(name, ROOT / "tests" / "fuzz" / "corpus" / name)
+
+
+def run(name, *arguments):
     program = ROOT / "build" / "native" / name
     assert program.exists(), f"{program.name} is not built: run `make native-tests`, or `make test` which does"
-    done = subprocess.run([program], capture_output=True, text=True)
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, f"{name} ended with {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
