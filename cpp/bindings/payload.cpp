@@ -229,7 +229,7 @@ class Layout {
   std::vector<Piece> pieces_;
 };
 
-struct Part {
+struct TensorPart {
   uint64_t offset;
   nb::dlpack::dtype type;
   std::vector<int64_t> shape, strides;
@@ -238,7 +238,7 @@ struct Part {
 // Memory shared by the tensors of one payload. The last tensor of the payload that is deleted frees the memory, in any
 // thread.
 struct Shelf {
-  std::shared_ptr<const std::vector<Part>> parts;
+  std::shared_ptr<const std::vector<TensorPart>> parts;
   PyObject* holder;
   std::vector<Managed> managed;
   std::atomic<size_t> left;
@@ -259,12 +259,12 @@ class TensorPlan {
  public:
   // `like` has one tensor of each dtype. `told` has the index in `like`, the shape and the offset of each tensor.
   TensorPlan(nb::handle capsule, nb::list like, nb::list told, uint64_t size)
-      : table_(table_of(capsule)), size_(size), parts_(std::make_shared<std::vector<Part>>()) {
+      : table_(table_of(capsule)), size_(size), parts_(std::make_shared<std::vector<TensorPart>>()) {
     for (nb::handle one : told) {
       const auto fields = nb::cast<nb::tuple>(one);
       View view = {};
       if (table_.view_of(like[nb::cast<size_t>(fields[0])].ptr(), &view) != 0) throw nb::python_error();
-      Part part{nb::cast<uint64_t>(fields[2]), view.dtype, nb::cast<std::vector<int64_t>>(fields[1]), {}};
+      TensorPart part{nb::cast<uint64_t>(fields[2]), view.dtype, nb::cast<std::vector<int64_t>>(fields[1]), {}};
       part.strides.resize(part.shape.size());
       uint64_t elements = 1;
       for (size_t axis = part.shape.size(); axis-- > 0;) {
@@ -291,7 +291,7 @@ class TensorPlan {
     auto* shelf = new Shelf{parts_, payload.inc_ref().ptr(), std::vector<Managed>(parts_->size()), parts_->size()};
     for (size_t place = 0; place < parts_->size(); ++place) {
       Managed& one = shelf->managed[place];
-      const Part& part = (*parts_)[place];
+      const TensorPart& part = (*parts_)[place];
       one.major = table_.major;
       one.minor = table_.minor;
       one.context = shelf;
@@ -313,7 +313,7 @@ class TensorPlan {
  private:
   const Table& table_;
   uint64_t size_;
-  std::shared_ptr<std::vector<Part>> parts_;
+  std::shared_ptr<std::vector<TensorPart>> parts_;
 };
 
 void bind_tensors(nb::module_& m) {

@@ -12,7 +12,7 @@ namespace springtide {
 
 namespace {
 
-constexpr uint64_t kReplyBytes = 1ULL << 34;  // larger replies are invalid
+constexpr uint64_t kMostReplyBytes = 1ULL << 34;  // larger replies are invalid
 constexpr uint64_t kReplyPiece = 1 << 20;
 constexpr uint32_t kPrompt = 8;                         // after this many prompt waits in a row, more are expected
 constexpr auto kLookUp = std::chrono::milliseconds(5);  // how often the idle receiver checks for replies
@@ -366,7 +366,7 @@ void Peer::receive_next(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   FrameHeader answer;
   const Io io = receive_all(line, &answer, sizeof answer);
-  std::string why = io == Io::ok ? header_error(answer, kReplyBytes) : describe(io, line);
+  std::string why = io == Io::ok ? header_error(answer, kMostReplyBytes) : describe(io, line);
   lock.lock();
   // if `broken_` is set, the call of the reply may no longer exist
   if (closing_ || !failed_.empty() || !broken_.empty()) return;

@@ -13,8 +13,8 @@ namespace springtide {
 
 namespace {
 
-constexpr uint32_t kMagic = 0x53545353;  // "SSTS"
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kImageMagic = 0x53545353;  // "SSTS"
+constexpr uint32_t kImageVersion = 4;
 constexpr size_t kLeastRoom = 64 << 10, kPage = 4096;
 
 #pragma pack(push, 1)
@@ -43,8 +43,8 @@ constexpr const char* kTorn = "slot image: cut short or damaged; fetch it again"
 
 [[noreturn]] void torn() { throw BadInput(kTorn); }
 
-struct Reader : ByteReader<BadInput> {
-  explicit Reader(std::span<const uint8_t> bytes) : ByteReader{bytes, kTorn} {}
+struct ImageReader : ByteReader<BadInput> {
+  explicit ImageReader(std::span<const uint8_t> bytes) : ByteReader{bytes, kTorn} {}
   template <class T>
   Column<T> column(uint64_t count) {
     if (count > rest.size() / sizeof(T)) throw BadInput(kTorn);
@@ -52,7 +52,7 @@ struct Reader : ByteReader<BadInput> {
   }
 };
 
-TableImage read_table(Reader& r) {
+TableImage read_table(ImageReader& r) {
   auto head = r.get<TableHead>();
   if (head.dtype > 2 || head.optimizer > 5) torn();
   TableImage t{
@@ -71,7 +71,7 @@ TableImage read_table(Reader& r) {
   return t;
 }
 
-SlotImage read_slot(Reader& r) {
+SlotImage read_slot(ImageReader& r) {
   auto slot = r.get<SlotHead>();
   SlotImage image{slot.slot, slot.slots, slot.seed, slot.clock, slot.full != 0, {}, {}};
   for (uint32_t i = 0; i < slot.tables; ++i) image.tables.push_back(read_table(r));
@@ -172,7 +172,8 @@ ImageHeads heads_of(const SlotImage& about, std::span<const TableShape> shapes) 
 }
 
 std::array<uint8_t, kUnsummed> signature(uint64_t bytes, const Checksum& follow) {
-  return std::bit_cast<std::array<uint8_t, kUnsummed>>(Head{kMagic, kVersion, bytes - sizeof(Head), follow.value()});
+  return std::bit_cast<std::array<uint8_t, kUnsummed>>(
+      Head{kImageMagic, kImageVersion, bytes - sizeof(Head), follow.value()});
 }
 
 void ImageWriter::begin(const SlotImage& about, std::span<const TableShape> shapes) {
@@ -209,16 +210,16 @@ void ImageWriter::finish() {
 }
 
 // Returns the header of an image, if this build can read the image.
-static Head head_of(Reader& r) {
+static Head head_of(ImageReader& r) {
   auto head = r.get<Head>();
-  if (head.magic != kMagic) throw BadInput("slot image: unknown format");
-  throw_if<BadInput>(head.version != kVersion, "slot image: version ", head.version, ", this build reads version ",
-                     kVersion, "; use the version of Springtide that wrote it");
+  if (head.magic != kImageMagic) throw BadInput("slot image: unknown format");
+  throw_if<BadInput>(head.version != kImageVersion, "slot image: version ", head.version, ", this build reads version ",
+                     kImageVersion, "; use the version of Springtide that wrote it");
   return head;
 }
 
 ImageInfo image_info(std::span<const uint8_t> bytes) {
-  Reader r(bytes);
+  ImageReader r(bytes);
   Head head = head_of(r);
   auto slot = r.get<SlotHead>();
   return {slot.slot, slot.full != 0, head.checksum};
@@ -229,11 +230,11 @@ bool is_whole(std::span<const uint8_t> bytes) {
   Head head;
   std::memcpy(&head, bytes.data(), sizeof head);
   std::span<const uint8_t> body = bytes.subspan(sizeof head);
-  return head.magic == kMagic && head.bytes == body.size() && head.checksum == checksum(body);
+  return head.magic == kImageMagic && head.bytes == body.size() && head.checksum == checksum(body);
 }
 
 SlotImage decode(std::span<const uint8_t> bytes) {
-  Reader r(bytes);
+  ImageReader r(bytes);
   Head head = head_of(r);
   std::span<const uint8_t> body = bytes.subspan(sizeof head);
   if (head.bytes != body.size() || head.checksum != checksum(body)) torn();
@@ -249,7 +250,7 @@ SlotImage decode(std::span<const uint8_t> bytes) {
 }
 
 SlotImage view(std::span<const uint8_t> bytes) {
-  Reader r(bytes.subspan(sizeof(Head)));
+  ImageReader r(bytes.subspan(sizeof(Head)));
   return read_slot(r);
 }
 
