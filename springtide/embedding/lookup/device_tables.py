@@ -145,9 +145,10 @@ class DeviceTables:
                 return
             place = arena.grow_backed(total, cells)
             log.warning(
-                "GPU memory has the most frequent %d of %d rows of %s, because rows may take %s of it. The other rows "
-                "are in the CPU memory of this process, which needs %s for them",
-                *(cells, total, _names(members), show_memory(cells * 4 * arena.image_floats), show_memory(needed)),
+                "GPU memory has the most frequent %d of %d rows of %s, in %s (%s). The other rows are in the CPU memory "
+                "of this process, which takes %s for all rows",
+                *(cells, total, _names(members), show_memory(cells * 4 * arena.image_floats), self._limit),
+                show_memory(needed),
             )
         self._arenas[key] = arena
         for table in members:
@@ -161,6 +162,12 @@ class DeviceTables:
             table.place = TablePlace(arena, place)
             self.by_name[table.name] = table
             place += count
+
+    @property
+    def _limit(self) -> str:
+        """Return what limits the GPU memory of rows."""
+        given = self._most_bytes is not None or self._most_share is not None
+        return "the cache that was asked for" if given else f"{SHARE_OF_FREE:.0%} of the free memory"
 
     def _free(self, device: torch.device) -> int:
         """Return how many more bytes rows may take on this device."""

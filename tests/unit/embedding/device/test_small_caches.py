@@ -3,6 +3,7 @@
 The device is the CPU here, as in test_device_tables.py.
 """
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -37,6 +38,12 @@ def penalized(model, x):
     return model(x) + 0.01 * model.rows.weight.square().sum()
 
 
+def assign(model, optimizer):
+    """Set all rows of a table between backward and the step."""
+    rows = np.arange(clicks.ROWS * clicks.DIM, dtype=np.float32).reshape(clicks.ROWS, clicks.DIM) / 100
+    model.rows.springtide_binding.client.assign("rows", np.arange(clicks.ROWS), rows)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize(
     "options",
@@ -47,6 +54,7 @@ def penalized(model, x):
         {"after": test_device_tables.clip},
         {"after": test_device_tables.replace},
         {"after": test_device_tables.drop},
+        {"after": assign},
         {"forward": twice},
         {"forward": evaluated},
         {"forward": penalized},
