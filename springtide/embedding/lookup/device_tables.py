@@ -145,8 +145,8 @@ class DeviceTables:
                 return
             place = arena.grow_backed(total, cells)
             log.warning(
-                "GPU memory has the most frequent %d of %d rows of %s, in %s (%s). The other rows are in the CPU memory "
-                "of this process, which takes %s for all rows",
+                "GPU memory has the most frequent %d of %d rows of %s, in %s (%s). The other rows are in the CPU "
+                "memory of this process, which takes %s for all rows",
                 *(cells, total, _names(members), show_memory(cells * 4 * arena.image_floats), self._limit),
                 show_memory(needed),
             )
@@ -172,7 +172,7 @@ class DeviceTables:
     def _free(self, device: torch.device) -> int:
         """Return how many more bytes rows may take on this device."""
         if self._most_bytes is not None:
-            return self._most_bytes - self.nbytes
+            return max(0, self._most_bytes - self.nbytes)
         return int(SHARE_OF_FREE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else MOST_ROWS
 
     # -- rows by name
