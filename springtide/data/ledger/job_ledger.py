@@ -374,9 +374,14 @@ class JobLedger(Passes):
     @property
     def hopeless(self) -> bool:
         """True if reading failed repeatedly and no sample was trained yet. The cause is then probably not a single bad
-        shard."""
-        tried = sum(ledger.tries for ledger in self.shared()) >= self.holders.max_failures
-        return tried and not self.samples_done and (self.on_stream or self.holders.all_failed_to_read)
+        shard or batch."""
+        if self.samples_done:
+            return False
+        most = self.holders.max_failures
+        tried = sum(ledger.tries for ledger in self.shared()) >= most
+        if self.on_stream:
+            return tried or len(self.poisoned()) > most
+        return tried and self.holders.all_failed_to_read
 
     def came_back(self, rank: int) -> bool:
         """Return True if work is pending that this rank could take: returned leases, or partitions."""

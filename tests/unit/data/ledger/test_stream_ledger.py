@@ -196,6 +196,20 @@ def test_only_the_unreadable_batch_is_dropped():
     ledger_invariants.check(book)
 
 
+def test_unreadable_stream_is_hopeless():
+    book = JobLedger(workers=1, max_failures=2)
+    lease(book, A, (PartitionRange(0, 0, 50),))
+    for first in (0, 10, 20):
+        assert not book.hopeless, "later offsets may be readable"
+        book.cut(A, [BatchCut(0, first, first + 10)])
+        for _ in range(2):
+            assert book.fail(A, ReadFailure(0, first, first, "bad bytes"))
+            lease(book, A)
+    assert book.hopeless
+    assert JobLedger.from_state(book.to_state()).hopeless
+    ledger_invariants.check(book)
+
+
 def test_restore_rereads_partitions_from_the_checkpoint_with_the_same_cuts():
     book = JobLedger(workers=1)
     lease(book, A, TWO)
