@@ -29,9 +29,6 @@ constexpr uint32_t kStripes = 64;  // lock stripes of a store; the slots of one 
 
 enum class DType : uint8_t { f32 = 0, f16 = 1, bf16 = 2 };
 enum class InitKind : uint8_t { zeros = 0, uniform = 1, normal = 2, xavier = 3 };
-// Which cached row is evicted first: the least recently used row, or the least frequently used row (of several, the
-// oldest).
-enum class EvictOrder : uint8_t { lru = 0, lfu = 1 };
 enum class OptimKind : uint8_t { sgd = 0, adagrad = 1, rowwise_adagrad = 2, adam = 3, rmsprop = 4, ftrl = 5 };
 
 // The value of a missing row, a function of (seed, table, key).

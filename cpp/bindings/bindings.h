@@ -62,8 +62,6 @@ Enum parse(const char* kind, const std::string& name, const std::array<const cha
   throw nb::python_error();
 }
 
-constexpr std::array<const char*, 2> kEvictOrders{"lru", "lfu"};
-
 // Copies one field of `stats` to the dict `out`.
 #define SPRINGTIDE_ENTRY(name) out[#name] = stats.name;
 // A function that returns these fields of `stats()` as a dict.

@@ -21,13 +21,10 @@ void bind_versioned(nb::module_& m) {
   nb::class_<VersionedBackend, CachingBackend>(m, "VersionedBackend")
       .def(
           "__init__",
-          [](VersionedBackend* self, std::shared_ptr<Backend> inner, uint64_t capacity_bytes, const std::string& order,
-             uint32_t staleness) {
-            new (self) VersionedBackend(
-                std::move(inner),
-                {capacity_bytes, parse<EvictOrder>("order of eviction", order, kEvictOrders), staleness});
+          [](VersionedBackend* self, std::shared_ptr<Backend> inner, uint64_t capacity_bytes, uint32_t staleness) {
+            new (self) VersionedBackend(std::move(inner), {capacity_bytes, staleness});
           },
-          "inner"_a, nb::kw_only(), "capacity_bytes"_a, "order"_a = "lru", "staleness"_a = 0)
+          "inner"_a, nb::kw_only(), "capacity_bytes"_a, "staleness"_a = 0)
       .def("resize", &VersionedBackend::resize, "capacity_bytes"_a)
       .def("clear", &VersionedBackend::clear)
       .def("stats", SPRINGTIDE_STATS(VersionedBackend, SPRINGTIDE_VERSIONED_STATS));

@@ -105,12 +105,10 @@ void bind_schedule(nb::module_& m) {
   nb::class_<Scheduler>(m, "Scheduler")
       .def(
           "__init__",
-          [](Scheduler* self, uint32_t workers, uint64_t capacity_rows, const std::string& order,
-             const std::string& policy, uint64_t seed, const std::string& p2p, uint32_t p2p_trainers, bool on_demand,
-             uint32_t threads, uint32_t profile_every) {
+          [](Scheduler* self, uint32_t workers, uint64_t capacity_rows, const std::string& policy, uint64_t seed,
+             const std::string& p2p, uint32_t p2p_trainers, bool on_demand, uint32_t threads, uint32_t profile_every) {
             new (self) Scheduler({.workers = workers,
                                   .capacity_rows = capacity_rows,
-                                  .order = parse<EvictOrder>("order of eviction", order, kEvictOrders),
                                   .policy = policy,
                                   .seed = seed,
                                   .p2p = parse<P2P>("way from worker to worker", p2p, kP2P),
@@ -119,8 +117,8 @@ void bind_schedule(nb::module_& m) {
                                   .threads = threads,
                                   .profile_every = profile_every});
           },
-          nb::kw_only(), "workers"_a, "capacity_rows"_a, "order"_a = "lru", "policy"_a = "laia", "seed"_a = 0,
-          "p2p"_a = "off", "p2p_trainers"_a = 4, "on_demand"_a = true, "threads"_a = 1, "profile_every"_a = 8)
+          nb::kw_only(), "workers"_a, "capacity_rows"_a, "policy"_a = "laia", "seed"_a = 0, "p2p"_a = "off",
+          "p2p_trainers"_a = 4, "on_demand"_a = true, "threads"_a = 1, "profile_every"_a = 8)
       .def("schedule", schedule, "features"_a.noconvert(), "samples"_a, nb::kw_only(),
            "scored"_a = std::vector<TableId>{}, "best_tables"_a = UINT32_MAX, "effort"_a = 0)
       .def("consider", consider, "features"_a.noconvert(), "samples"_a, "policy"_a, nb::kw_only(),

@@ -21,7 +21,6 @@ struct CachedRow {
   uint32_t floats = 0;  // of the image
   float* image = nullptr;
   uint64_t version = 0;  // the cache's owner defines its meaning: a step, or an update count of the server
-  uint64_t uses = 0;     // lfu
   CachedRow *older = nullptr, *newer = nullptr;
 
   Key key() const { return key_of(table, hash); }
@@ -29,8 +28,6 @@ struct CachedRow {
 
 class RowCache : public NoCopy {
  public:
-  explicit RowCache(EvictOrder order = EvictOrder::lru) : order_(order) {}
-
   // nullptr: not cached
   CachedRow* find(TableId table, Key key) const {
     if (count_ == 0) return nullptr;
@@ -80,7 +77,7 @@ class RowCache : public NoCopy {
     free_rows_.clear();
     index_.clear();
     slabs_.clear();
-    rings_.clear();
+    oldest_ = newest_ = nullptr;
     count_ = dirty_ = 0;
     image_bytes_ = dirty_bytes_ = 0;
   }
@@ -94,13 +91,12 @@ class RowCache : public NoCopy {
   }
   // Marks the row as used now.
   void touch(CachedRow& row) {
-    if (order_ == EvictOrder::lru && row.newer == nullptr) return;
+    if (row.newer == nullptr) return;
     unlink(row);
-    if (order_ == EvictOrder::lfu) ++row.uses;
     link(row);
   }
-  // Returns the row to evict next; nullptr if the cache is empty.
-  CachedRow* next_victim() const { return rings_.empty() ? nullptr : rings_.begin()->second.oldest; }
+  // Returns the row to evict next, which was used longest ago; nullptr if the cache is empty.
+  CachedRow* next_victim() const { return oldest_; }
 
   // Visits all rows in the order of their positions in rows_, which is the same in every run. `visit` must not erase
   // rows.
@@ -127,9 +123,6 @@ class RowCache : public NoCopy {
     std::vector<std::unique_ptr<float[]>> pieces;
     std::vector<float*> free;
     uint64_t bytes = 0;
-  };
-  struct Ring {  // rows with the same number of uses
-    CachedRow *oldest = nullptr, *newest = nullptr;
   };
 
   // Returns the row's position in the index, or the empty cell where it would be inserted.
@@ -162,25 +155,21 @@ class RowCache : public NoCopy {
     return image;
   }
   void link(CachedRow& row) {
-    Ring& ring = rings_[row.uses];
-    row.older = ring.newest;
+    row.older = newest_;
     row.newer = nullptr;
-    (ring.newest == nullptr ? ring.oldest : ring.newest->newer) = &row;
-    ring.newest = &row;
+    (newest_ == nullptr ? oldest_ : newest_->newer) = &row;
+    newest_ = &row;
   }
   void unlink(CachedRow& row) {
-    const auto ring = rings_.find(row.uses);
-    (row.older == nullptr ? ring->second.oldest : row.older->newer) = row.newer;
-    (row.newer == nullptr ? ring->second.newest : row.newer->older) = row.older;
-    if (ring->second.oldest == nullptr) rings_.erase(ring);
+    (row.older == nullptr ? oldest_ : row.older->newer) = row.newer;
+    (row.newer == nullptr ? newest_ : row.newer->older) = row.older;
   }
 
-  EvictOrder order_;
   std::deque<CachedRow> rows_;       // never moved; rows without an image are free
   std::vector<uint32_t> free_rows_;  // places in rows_
   std::vector<uint32_t> index_;      // open addressing: a place in rows_
   std::map<uint32_t, Slab> slabs_;   // by floats
-  std::map<uint64_t, Ring> rings_;   // by number of uses; lru has one list
+  CachedRow *oldest_ = nullptr, *newest_ = nullptr;
   size_t count_ = 0, dirty_ = 0;
   uint64_t image_bytes_ = 0, dirty_bytes_ = 0;
 };

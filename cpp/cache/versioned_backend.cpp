@@ -121,7 +121,7 @@ class VersionedPull final : public Pending {
 };
 
 VersionedBackend::VersionedBackend(std::shared_ptr<Backend> inner, const VersionedOptions& options)
-    : CachingBackend(std::move(inner)), options_(options), rows_(options.order) {
+    : CachingBackend(std::move(inner)), options_(options) {
   if (options.staleness > INT32_MAX) throw BadInput("staleness must be at most 2^31 - 1");
 }
 

@@ -17,7 +17,6 @@ namespace springtide {
 
 struct VersionedOptions {
   uint64_t capacity_bytes = 64ULL << 20;
-  EvictOrder order = EvictOrder::lru;
   uint32_t staleness = 0;  // number of updates by other workers that a copy may lack
 };
 

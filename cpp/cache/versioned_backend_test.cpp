@@ -14,7 +14,6 @@ struct Setting {
   uint16_t servers;
   uint32_t ranks;
   uint64_t capacity_bytes;
-  EvictOrder order;
   bool shared;
   uint64_t seed;
 };
@@ -28,8 +27,8 @@ VersionedStats train_both(const Setting& how) {
   for (uint32_t r = 0; r < how.ranks; ++r) {
     direct.push_back(std::make_unique<RemoteBackend>(plain.options(how.shared, r)));
     behind.push_back(std::make_shared<RemoteBackend>(cached.options(how.shared, r)));
-    caches.push_back(std::make_unique<VersionedBackend>(
-        behind.back(), VersionedOptions{.capacity_bytes = how.capacity_bytes, .order = how.order}));
+    caches.push_back(
+        std::make_unique<VersionedBackend>(behind.back(), VersionedOptions{.capacity_bytes = how.capacity_bytes}));
     direct.back()->declare(specs);
     caches.back()->declare(specs);
     for (const TableSpec& spec : specs)
@@ -71,7 +70,7 @@ struct Two {
     inner = std::make_shared<RemoteBackend>(cluster.options(false));
     other = std::make_unique<RemoteBackend>(cluster.options(false, 1));
     cache = std::make_unique<VersionedBackend>(
-        inner, VersionedOptions{.capacity_bytes = capacity_bytes, .order = EvictOrder::lru, .staleness = staleness});
+        inner, VersionedOptions{.capacity_bytes = capacity_bytes, .staleness = staleness});
     const std::vector<TableSpec> specs = {table(0, 4), table(1, 9)};
     cache->declare(specs);
     other->declare(specs);
@@ -95,12 +94,11 @@ struct Two {
 }  // namespace
 
 TEST(in_a_bsp_group_that_allows_no_staleness_it_is_bit_identical) {
-  const VersionedStats large = train_both({2, 3, 1 << 20, EvictOrder::lru, true, 1});
+  const VersionedStats large = train_both({2, 3, 1 << 20, true, 1});
   CHECK(large.hits > 0 && large.stale > 0 && large.evicted == 0);
-  for (const EvictOrder order : {EvictOrder::lru, EvictOrder::lfu})
-    CHECK(train_both({1, 2, 5000, order, false, 2}).evicted > 0);
-  CHECK(train_both({3, 1, 1 << 20, EvictOrder::lru, false, 3}).stale == 0);  // nobody else trains
-  CHECK(train_both({1, 2, 10, EvictOrder::lru, false, 4}).hits == 0);        // the cache has room for no row
+  CHECK(train_both({1, 2, 5000, false, 2}).evicted > 0);
+  CHECK(train_both({3, 1, 1 << 20, false, 3}).stale == 0);  // nobody else trains
+  CHECK(train_both({1, 2, 10, false, 4}).hits == 0);        // the cache has room for no row
 }
 
 TEST(copies_lack_at_most_as_many_trainings_as_allowed) {

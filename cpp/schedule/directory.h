@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -26,17 +25,12 @@ class Directory {
     RowAt before, after;  // neighbours in its owner's eviction order; `after` is the older row
     TableId table;
     uint16_t owner;
-    uint16_t uses;
-    uint16_t padding;
   };
 
-  Directory(uint32_t workers, uint64_t capacity_rows, EvictOrder order)
-      : levels_(order == EvictOrder::lru ? 1 : kLevels),
-        words_((levels_ + 63) / 64),
-        row_memory_("rows of the scheduler's directory", address_space(workers, capacity_rows)),
+  Directory(uint32_t workers, uint64_t capacity_rows)
+      : row_memory_("rows of the scheduler's directory", address_space(workers, capacity_rows)),
         rows_(reinterpret_cast<Row*>(row_memory_.base())),
-        chains_(workers * levels_),
-        filled_(workers * words_),
+        chains_(workers),
         count_(workers) {
     make_cells(kFewestCells);
   }
@@ -75,7 +69,7 @@ class Directory {
       at = free_.back();
       free_.pop_back();
     }
-    rows_[at] = {key, 0, kNoRow, kNoRow, table, static_cast<uint16_t>(owner), 0, 0};
+    rows_[at] = {key, 0, kNoRow, kNoRow, table, static_cast<uint16_t>(owner)};
     place(tag_of(hash), at);
     ++live_;
     if (table >= by_table_.size()) by_table_.resize(size_t{table} + 1);
@@ -101,49 +95,33 @@ class Directory {
   // unlink() removes a row from its owner's eviction order. link() adds a row as the newest, which step `step` trained.
   void unlink(RowAt at) {
     const Row& row = rows_[at];
-    const size_t level = this->level(row);
-    Chain& chain = chains_[row.owner * levels_ + level];
+    Chain& chain = chains_[row.owner];
     (row.before == kNoRow ? chain.youngest : rows_[row.before].after) = row.after;
     (row.after == kNoRow ? chain.oldest : rows_[row.after].before) = row.before;
-    if (chain.oldest == kNoRow) filled_[row.owner * words_ + level / 64] &= ~(uint64_t{1} << level % 64);
     --count_[row.owner];
   }
   void link(RowAt at, uint32_t owner, uint64_t step) {
     Row& row = rows_[at];
-    if (row.owner != owner) row.uses = 0;  // uses start again at 0 when a row gets a new owner
     row.owner = static_cast<uint16_t>(owner);
     row.trained = step;
-    row.uses = static_cast<uint16_t>(std::min<size_t>(row.uses + 1, kLevels - 1));
-    const size_t level = this->level(row);
-    Chain& chain = chains_[owner * levels_ + level];
+    Chain& chain = chains_[owner];
     row.before = kNoRow;
     row.after = chain.youngest;
     (chain.youngest == kNoRow ? chain.oldest : rows_[chain.youngest].before) = at;
     chain.youngest = at;
-    filled_[owner * words_ + level / 64] |= uint64_t{1} << level % 64;
     ++count_[owner];
   }
   // Returns the row that the worker evicts next; kNoRow if the worker caches no row.
-  RowAt oldest(uint32_t worker) const {
-    for (size_t word = 0; word < words_; ++word) {
-      const uint64_t bits = filled_[worker * words_ + word];
-      if (bits != 0) return chains_[worker * levels_ + word * 64 + std::countr_zero(bits)].oldest;
-    }
-    return kNoRow;
-  }
+  RowAt oldest(uint32_t worker) const { return chains_[worker].oldest; }
   // Returns all rows of the worker, the next to be evicted first.
   std::vector<RowAt> order_of(uint32_t worker) const {
     std::vector<RowAt> found;
-    for (size_t level = 0; level < levels_; ++level) {
-      RowAt at = chains_[worker * levels_ + level].oldest;
-      for (; at != kNoRow; at = rows_[at].before) found.push_back(at);
-    }
+    for (RowAt at = oldest(worker); at != kNoRow; at = rows_[at].before) found.push_back(at);
     return found;
   }
   void clear() {
     std::fill_n(cells_, mask_ + 1, Cell{0, kNoRow});
     std::fill(chains_.begin(), chains_.end(), Chain{});
-    std::fill(filled_.begin(), filled_.end(), 0);
     std::fill(count_.begin(), count_.end(), 0);
     std::fill(by_table_.begin(), by_table_.end(), 0);
     free_.clear();
@@ -152,7 +130,6 @@ class Directory {
   }
 
  private:
-  static constexpr size_t kLevels = 256;        // higher use counts count as equal
   static constexpr size_t kFewestCells = 1024;  // a power of two
   static size_t address_space(uint32_t workers, uint64_t capacity_rows) {
     const uint64_t most = std::min<uint64_t>(capacity_rows, (kNoRow - 1) / workers) * workers;
@@ -187,10 +164,7 @@ class Directory {
     while (cells_[at].row != kNoRow) at = (at + 1) & mask_;
     cells_[at] = {tag, row};
   }
-  size_t level(const Row& row) const { return levels_ == 1 ? 0 : row.uses; }
 
-  const size_t levels_;  // how many use counts are distinguished; 1 for lru
-  const size_t words_;   // how many words of `filled_` each worker has
   Arena row_memory_;
   Row* rows_ = nullptr;
   size_t made_ = 0;
@@ -199,9 +173,7 @@ class Directory {
   std::unique_ptr<Arena> cell_memory_;
   Cell* cells_ = nullptr;
   size_t mask_ = 0;
-  std::vector<Chain> chains_;     // by worker, then by level
-  std::vector<uint64_t> filled_;  // one bit for each chain that is not empty, in words per worker
-
+  std::vector<Chain> chains_;  // by worker, as are the counts
   std::vector<uint64_t> count_;
   std::vector<uint64_t> by_table_;
 };

@@ -37,7 +37,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(checked(options)),
       policy_(policy_called(options.policy)),
       pool_(options.threads),
-      directory_(options.workers, options.capacity_rows, options.order),
+      directory_(options.workers, options.capacity_rows),
       profile_(options.workers),
       last_holds_(options.workers),
       trains_(options.workers),

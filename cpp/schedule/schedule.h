@@ -21,8 +21,7 @@ namespace springtide {
 
 struct SchedulerOptions {
   uint32_t workers = 1;
-  uint64_t capacity_rows = 0;  // capacity of each worker's cache
-  EvictOrder order = EvictOrder::lru;
+  uint64_t capacity_rows = 0;   // capacity of each worker's cache
   std::string policy = "laia";  // allocate.h; by name in policies()
   uint64_t seed = 0;
   P2P p2p = P2P::off;

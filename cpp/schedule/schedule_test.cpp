@@ -178,7 +178,6 @@ TEST(plans_of_random_streams_are_the_same_on_every_rank_and_nobody_reads_an_old_
         options.capacity_rows = capacity;
         options.policy = policy;
         options.p2p = p2p;
-        options.order = random() % 2 ? EvictOrder::lfu : EvictOrder::lru;
         Scheduler one(options), other(options);
         World world(options.workers);
         for (int step = 0; step < 12; ++step) {

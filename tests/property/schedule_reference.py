@@ -1,6 +1,6 @@
 """The scheduler's plans and caches in plain Python sets: the reference for cpp/schedule/schedule.h.
 
-Nothing is shared with the native code: a cache is a dict of key -> (uses, last use), Algorithm 2 is written as in the
+Nothing is shared with the native code: a cache is a dict of key -> last use, Algorithm 2 is written as in the
 paper, set by set. Keys are (table, id).
 """
 
@@ -13,9 +13,8 @@ ENDS = ("sends", "receives", "value_sends", "value_receives", "gradient_sends", 
 
 @dataclass
 class Cached:
-    """A cached row: use count, last use, and the step that trained it last."""
+    """A cached row: its last use, and the step that trained it last."""
 
-    uses: int
     used: tuple[int, int]
     trained: int
 
@@ -41,10 +40,8 @@ class Planned:
 class Reference:
     """Caches of all workers, and the plan of one step after the other."""
 
-    def __init__(
-        self, *, workers: int, capacity: int, order: str, p2p: str, p2p_trainers: int, on_demand: bool
-    ) -> None:
-        self.capacity, self.order, self.on_demand = capacity, order, on_demand
+    def __init__(self, *, workers: int, capacity: int, p2p: str, p2p_trainers: int, on_demand: bool) -> None:
+        self.capacity, self.on_demand = capacity, on_demand
         self.p2p, self.p2p_trainers = p2p, p2p_trainers
         self.caches: list[dict[Key, Cached]] = [{} for _ in range(workers)]
         self.step = self.flushed = 0
@@ -149,21 +146,17 @@ class Reference:
         for key in plan.drop:
             del cache[key]
         holds = [key for key in wanted if key in plan.hold_hit] + list(enters)
-        at_rest = sorted((key for key in cache if key not in plan.hold_hit), key=lambda key: self._age(cache[key]))
+        at_rest = sorted((key for key in cache if key not in plan.hold_hit), key=lambda key: cache[key].used)
         for victim in at_rest[: max(0, len(cache) + len(enters) - self.capacity)]:
             if self._dirty(worker, victim):
                 plan.write_back.add(victim)
             plan.drop.add(victim)
             del cache[victim]
         for turn, key in enumerate(holds):
-            uses = cache[key].uses if key in cache else 0
-            cache[key] = Cached(uses=uses + 1, used=(self.step, turn), trained=self.step)
+            cache[key] = Cached(used=(self.step, turn), trained=self.step)
         self.last_holds[worker] = holds
-
-    def _age(self, row: Cached) -> tuple[int, ...]:
-        return (*((row.uses,) if self.order == "lfu" else ()), *row.used)
 
     def cached(self, worker: int) -> list[tuple[Key, bool]]:
         """A cache, next victim first, and which rows only this worker has."""
         cache = self.caches[worker]
-        return [(key, self._dirty(worker, key)) for key in sorted(cache, key=lambda key: self._age(cache[key]))]
+        return [(key, self._dirty(worker, key)) for key in sorted(cache, key=lambda key: cache[key].used)]

@@ -27,7 +27,6 @@ def streams(draw):
         workers=workers,
         capacity_rows=draw(st.sampled_from([0, 1, 2, 5, 100])),
         policy=draw(st.sampled_from(["anneal", "contiguous", "laia", "random"])),
-        order=draw(st.sampled_from(schedulers.ORDERS)),
         p2p=draw(st.sampled_from(schedulers.P2P)),
         p2p_trainers=draw(st.integers(1, 5)),
         seed=draw(st.integers(0, 3)),

@@ -20,7 +20,6 @@ def runs(draw):
         workers=draw(st.sampled_from([1, 2, 3, 5, 8])),
         capacity_rows=draw(st.sampled_from([0, 1, 2, 5, 20, 1000])),
         policy=draw(st.sampled_from(schedulers.POLICIES)),
-        order=draw(st.sampled_from(schedulers.ORDERS)),
         seed=draw(st.integers(0, 2**64 - 1)),
         p2p=draw(st.sampled_from(schedulers.P2P)),
         p2p_trainers=draw(st.integers(1, 4)),
@@ -107,7 +106,6 @@ def test_native_plans_and_caches_match_plain_sets(run):
     model = schedule_reference.Reference(
         workers=chosen.workers,
         capacity=chosen.capacity_rows,
-        order=chosen.order,
         p2p=chosen.p2p,
         p2p_trainers=chosen.p2p_trainers,
         on_demand=chosen.on_demand,

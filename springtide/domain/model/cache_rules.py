@@ -13,8 +13,6 @@ from springtide.domain.core import resources, validation
 
 Policy = Literal["anneal", "laia", "random", "contiguous"]
 POLICIES: tuple[Policy, ...] = ("anneal", "laia", "random", "contiguous")
-Order = Literal["lru", "lfu"]
-ORDERS: tuple[Order, ...] = ("lru", "lfu")
 Way = Literal["off", "rows", "gradients"]
 WAYS: tuple[Way, ...] = ("off", "rows", "gradients")
 WAY = "transfer between workers"
@@ -39,8 +37,6 @@ class CacheRules:
     """Policy that assigns the samples of a batch to workers. "contiguous" cuts the batch into ranges and "random"
     assigns samples at random. "laia" and "anneal" use the location of cached rows. None means "anneal" with a cache and
     "contiguous" without."""
-    order: Order = "lru"
-    """Eviction order of a full cache: least recently used or least frequently used."""
     p2p: Way = "off"
     """Data that workers send directly to each other. "rows": a row goes directly to the only worker that trains it
     next, which takes one transfer instead of two. "gradients": in addition, if a few workers train a row in the same
@@ -69,7 +65,6 @@ class CacheRules:
         if self.policy is not None:
             validation.choice(self.policy, "allocation policy", POLICIES)
         validation.choice(self.p2p, WAY, WAYS)
-        validation.choice(self.order, "order of a cache", ORDERS)
         if self.size is not None and self.size < 0:
             raise errors.BadInput(f"a cache of {self.size} bytes: expected 0 (none) or more")
         if self.share is not None and not 0 <= self.share <= 1:

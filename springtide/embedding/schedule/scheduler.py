@@ -21,7 +21,6 @@ from springtide.domain.core import validation
 from springtide.embedding.lookup.calls import Bag, Ids, LookupCall, LookupFeature
 
 POLICIES = ("anneal", "contiguous", "laia", "random")
-ORDERS = ("lfu", "lru")
 P2P = ("gradients", "off", "rows")
 MOST_WORKERS = 128
 DEFAULT_SWEEPS, MOST_SWEEPS = 8, 20  # number of sweeps of `anneal`: the default, and the maximum if there is time
@@ -43,13 +42,11 @@ class ScheduleSettings:
 
     workers: int
     capacity_rows: int
-    """Rows that each worker's cache holds; 0 disables caching."""
+    """Rows that each worker's cache holds; 0 disables caching. A full cache evicts the row trained longest ago."""
     tables: tuple[int, ...] | None = None
     """Ids of the cached tables; the scheduler ignores all other tables. None means that all tables are cached."""
     policy: str = "laia"
     """`anneal` searches for few transmissions, `laia` is Herald's Algorithm 1."""
-    order: str = "lru"
-    """Eviction order of a full cache: `lru` evicts the row trained longest ago, `lfu` the row trained least often."""
     seed: int = 0
     p2p: str = "off"
     """`rows`: send a row directly to the only worker that trains it next. `gradients`: in addition, if a few workers
@@ -73,7 +70,6 @@ class ScheduleSettings:
         if self.capacity_rows < 0:
             raise errors.BadInput(f"capacity_rows={self.capacity_rows}: expected 0 or more")
         validation.choice(self.policy, "allocation policy", POLICIES)
-        validation.choice(self.order, "eviction order", ORDERS)
         validation.choice(self.p2p, "transfer between workers", P2P)
 
 

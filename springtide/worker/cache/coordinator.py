@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_POLICY = "anneal"
 # bytes that a cache counts per row in addition to the row's image; a test compares this number with row_cache.h
-BOOKED = 64
+BOOKED = 56
 FLOAT = 4  # bytes of a number on the network, for tables of any dtype
 LATELY = 32  # number of recent steps from which the time budget of a schedule follows
 
@@ -320,7 +320,6 @@ def schedule_settings(
         workers=place.workers,
         capacity_rows=capacity(rules, seen),
         policy=rules.policy or DEFAULT_POLICY,
-        order=rules.order,
         p2p="off" if cache is None else rules.p2p,
         **same,
     )

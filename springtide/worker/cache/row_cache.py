@@ -220,7 +220,7 @@ class StaleRowCache:
 
     def wrap(self, tables: _native.Backend) -> _native.Backend:
         rules = self._rules
-        self._backend = _native.VersionedBackend(tables, capacity_bytes=0, order=rules.order, staleness=rules.staleness)
+        self._backend = _native.VersionedBackend(tables, capacity_bytes=0, staleness=rules.staleness)
         return self._backend
 
     def keep(self, served: Sequence[ServedTable]) -> None:

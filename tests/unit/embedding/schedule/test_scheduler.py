@@ -123,13 +123,6 @@ def test_least_recently_trained_row_is_evicted_and_written_back():
     assert keys(plan.drop) == keys(plan.write_back) == [2]
 
 
-def test_least_frequently_trained_row_is_evicted_with_lfu():
-    of = scheduler(workers=1, capacity_rows=2, order="lfu")
-    for ids in ((1,), (1,), (2,)):
-        of.schedule(*batch(*ids))
-    assert keys(of.schedule(*batch(3)).plans[0].drop) == [2]
-
-
 def test_batch_larger_than_the_cache_bypasses_it_for_the_rest():
     plan = scheduler(workers=1, capacity_rows=1).schedule(*batch(1, 2, 3)).plans[0]
     assert keys(plan.hold_pull) == [1] and keys(plan.pass_pull) == [2, 3]
@@ -269,7 +262,6 @@ def test_features_that_do_not_fit_the_batch_are_refused(features, samples, says)
     "changed, says",
     [
         ({"policy": "laja"}, "laia"),
-        ({"order": "fifo"}, "lru"),
         ({"capacity_rows": -1}, "capacity_rows=-1"),
         ({"threads": 0}, "1 to 256 threads"),
     ],
@@ -408,7 +400,7 @@ def test_with_adam_a_cache_that_halves_the_rows_can_send_more_bytes():
     assert heavy > without == also_without > light, f"seed {SEED}: {rows}"
 
 
-def test_cached_row_costs_64_bytes_beside_its_image():
+def test_cached_row_costs_56_bytes_beside_its_image():
     backend = _native.CachedBackend(TableClient.local(slots=64).backend)
     backend.declare([native_spec(TableSpec(id=3, name="t", dim=16))])
     backend.cache_tables([3])
