@@ -106,6 +106,21 @@ nb::ndarray<nb::numpy, float, nb::ndim<1>> grads_of(Rows& self) {
   return view(self.set(), self.set()->grads());
 }
 
+// Memory for rows that later steps reuse. Python registers it with the GPU's driver, and keeps it until then.
+struct HeldMemory {
+  std::shared_ptr<float> memory;
+  size_t floats = 0;
+  bool unused() const { return memory.use_count() == 1; }
+};
+
+template <typename Rows>
+std::vector<HeldMemory> memory_of(Rows& self) {
+  std::vector<HeldMemory> held;
+  for (const FloatBuffer* buffer : self.set()->buffers())
+    if (buffer->size() != 0) held.push_back({buffer->memory(), buffer->size()});
+  return held;
+}
+
 // Returns copies of what a push would send, row by row: tables, keys, number of floats of each row, gradients.
 nb::tuple pushed(StepRows& self) {
   std::vector<TableId> tables;
@@ -160,10 +175,15 @@ void PyPending::wait() {
 
 void bind_step(nb::module_& m) {
   nb::class_<RowSource>(m, "RowSource").def(nb::new_(&make_source), "backend"_a, "threads"_a = 1);
+  nb::class_<HeldMemory>(m, "HeldMemory")
+      .def_prop_ro("address", [](const HeldMemory& self) { return reinterpret_cast<uintptr_t>(self.memory.get()); })
+      .def_prop_ro("nbytes", [](const HeldMemory& self) { return self.floats * sizeof(float); })
+      .def_prop_ro("unused", &HeldMemory::unused);
   nb::class_<FeatureSpec>(m, "FeatureSpec")
       .def("__init__", &make_feature, "name"_a, "table"_a, "dim"_a, "group"_a, "rows"_a, "has_padding"_a, "padding"_a,
            "pull_padding"_a);
-  nb::class_<StepPlan>(m, "StepPlan").def(nb::init<std::vector<FeatureSpec>>(), "features"_a);
+  nb::class_<StepPlan>(m, "StepPlan")
+      .def(nb::init<std::vector<FeatureSpec>, bool>(), "features"_a, "wire_order"_a = false);
   nb::class_<StepRows>(m, "StepRows")
       .def("__init__", &make_step, "source"_a, "plan"_a, "ids"_a, NoGil())
       .def("__init__", &make_columns, "source"_a, "plan"_a, "address"_a, "batch"_a, "row_stride"_a, "column_stride"_a,
@@ -178,6 +198,17 @@ void bind_step(nb::module_& m) {
       .def("rows", &rows_of<StepRows>)
       .def("grads", &grads_of<StepRows>)
       .def("finite", &StepRows::finite)
+      .def(
+          "write_keys", [](StepRows& self, Address keys) { self.write_keys(at<int32_t>(keys)); }, "keys"_a, NoGil())
+      .def("written_grads", [](StepRows& self) { return view(self.set(), self.set()->written_grads()); })
+      .def(
+          "rows_of_group", [](StepRows& self, size_t group) { return to_numpy(self.set()->rows_of_group(group)); },
+          "group"_a)
+      .def("memory", &memory_of<StepRows>)
+      .def(
+          "touch", [](StepRows& self, size_t group) { self.set()->touch(group); }, "group"_a)
+      .def("suspect", [](StepRows& self) { self.set()->suspect(); })
+      .def_prop_ro("ids", &StepRows::ids)
       .def("pushed", &pushed)
       .def(
           "untouch", [](StepRows& self, size_t group) { self.set()->untouch(group); }, "group"_a)
@@ -192,6 +223,9 @@ void bind_step(nb::module_& m) {
           "wait", [](DenseRows& self) { self.set()->wait(); }, NoGil())
       .def("rows", &rows_of<DenseRows>)
       .def("hold_basis", [](DenseRows& self) { self.set()->hold_basis(); })
-      .def("grads", &grads_of<DenseRows>);
+      .def(
+          "base_on", [](DenseRows& self, const DenseRows& values) { self.set()->base_on(*values.set()); }, "values"_a)
+      .def("grads", &grads_of<DenseRows>)
+      .def("memory", &memory_of<DenseRows>);
   m.def("pull", &pull, "parts"_a, "after_step"_a, NoGil());
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <utility>
 
 #include "base/hash.h"
 #include "store/kernels/finite.h"
@@ -14,6 +15,8 @@ namespace springtide {
 namespace {
 
 constexpr size_t kKeptSets = 16;  // few sets are in use at a time: prefetched, current and pushed
+
+constexpr size_t kKeysACounter = 4;  // fewer keys for each counter of a bucket are not worth a counter for each run
 
 constexpr uint32_t kNone = ~0u;
 
@@ -104,7 +107,7 @@ void RowSet::reset() {
   unique_.clear();
   read_only_.clear();
   group_begin_.clear();
-  grads_ready_ = suspect_ = holds_basis_ = false;
+  grads_ready_ = suspect_ = holds_basis_ = wire_order_ = false;
   seen_.clear();
   basis_.clear();
   followed_.reset();
@@ -120,33 +123,67 @@ void RowSet::join_basis(const RowSet& other) {
   for (size_t s = 0; s < other.basis_.size(); ++s) basis_[s] = std::min(basis_[s], other.basis_[s]);
 }
 
+void RowSet::base_on(const RowSet& values) {
+  catch_up();
+  basis_ = values.basis_;
+  holds_basis_ = true;
+}
+
 // Only sets whose caller uses a separate layout can change their wire layout.
 void RowSet::catch_up() {
   const auto source = followed_.lock();
   if (!source || source->buckets()->version == routed_.version) return;
   const std::vector<uint8_t> touched = touched_;
-  route(*source, group_begin_.size() - 1);
+  route(*source, group_begin_.size() - 1, wire_order_);
   touched_ = touched;
 }
 
-void RowSet::route(const RowSource& source, size_t groups) {
+// Calls work(run, the run's row of buckets_) for every run. If the keys are many, each run has its own row, so that
+// threads can divide the runs. Otherwise all runs share one row, which is faster to clear.
+template <class Work>
+void RowSet::for_each_run(const RowSource& source, const Work& work) {
+  const size_t slots = buckets_.size() / rows_of_buckets_;
+  if (rows_of_buckets_ == 1) {
+    for (const auto& run : unique_.runs) work(run, buckets_.data());
+    return;
+  }
+  source.crew()->run(rows_of_buckets_, [&](uint32_t r) { work(unique_.runs[r], buckets_.data() + r * slots); });
+}
+
+// Finds the bucket of every key, and counts the keys of each bucket. Afterwards, buckets_ has the routed row of each
+// run's first key of a bucket.
+void RowSet::count_slots(const RowSource& source, const RowSource::Buckets& where) {
+  const auto slots = static_cast<uint32_t>(where.bucket_of_slot.size());
+  const size_t runs = unique_.runs.size();
+  rows_of_buckets_ = unique_.room / kKeysACounter > runs * slots ? static_cast<uint32_t>(runs) : 1;
+  buckets_.assign(size_t{rows_of_buckets_} * slots, 0);
+  position_.resize(unique_.room);
+  for_each_run(source, [&](const UniqueKeys::Run& run, uint32_t* counts) {
+    for (uint32_t i = run.begin; i < run.end; ++i) {
+      position_[i] = where.bucket_of_slot[slot_of(unique_.hashes[i], slots)];
+      counts[position_[i]] += 1;
+    }
+  });
+  uint32_t next = 0;
+  const auto servers = static_cast<uint32_t>(where.server_bucket.size());
+  routed_.server_begin.resize(servers);
+  uint32_t server = 0;
+  for (uint32_t b = 0; b < slots; ++b) {
+    while (server < servers && where.server_bucket[server] == b) routed_.server_begin[server++] = next;
+    for (uint32_t r = 0; r < rows_of_buckets_; ++r) {
+      uint32_t& count = buckets_[size_t{r} * slots + b];
+      next += std::exchange(count, next);
+    }
+  }
+  while (server < servers) routed_.server_begin[server++] = next;
+}
+
+void RowSet::route(const RowSource& source, size_t groups, bool wire_order) {
   const size_t n = unique_.count();
   const auto where = source.buckets();
-  const uint32_t* bucket_of_slot = where->bucket_of_slot.data();
-  const auto slots = static_cast<uint32_t>(where->bucket_of_slot.size());
+  wire_order_ = wire_order;
   routed_.version = where->version;
-  buckets_.assign(slots + 1, 0);
-  position_.resize(unique_.room);
-  for (const auto& run : unique_.runs)
-    for (uint32_t i = run.begin; i < run.end; ++i) {
-      position_[i] = bucket_of_slot[slot_of(unique_.hashes[i], slots)];
-      buckets_[position_[i] + 1] += 1;
-    }
-  for (size_t b = 0; b < slots; ++b) buckets_[b + 1] += buckets_[b];
-  const std::span<const uint32_t> server_bucket = where->server_bucket;
-  routed_.server_begin.resize(server_bucket.size());
-  for (size_t s = 0; s < server_bucket.size(); ++s) routed_.server_begin[s] = buckets_[server_bucket[s]];
-
+  count_slots(source, *where);
   routed_.tables.resize(n);
   routed_.keys.resize(n);
   routed_.row_offset.resize(n + 1);
@@ -157,16 +194,18 @@ void RowSet::route(const RowSource& source, size_t groups) {
     const uint64_t run_floats = uint64_t{run.dim} * run.size();
     floats += run_floats;
     group_begin_[run.group + 1u] += static_cast<uint32_t>(run_floats);
+  }
+  if (floats > std::numeric_limits<uint32_t>::max() - 1)
+    throw BadInput("a batch needs ", floats, " floats of rows, more than 2^32 - 2: use smaller batches");
+  for_each_run(source, [&](const UniqueKeys::Run& run, uint32_t* next) {
     for (uint32_t i = run.begin; i < run.end; ++i) {
-      const uint32_t at = buckets_[position_[i]]++;
+      const uint32_t at = next[position_[i]]++;
       position_[i] = at;
       routed_.tables[at] = run.table;
       routed_.keys[at] = unique_.keys[i];
       routed_.row_offset[at + 1] = run.dim;
     }
-  }
-  if (floats > std::numeric_limits<uint32_t>::max() - 1)
-    throw BadInput("a batch needs ", floats, " floats of rows, more than 2^32 - 2: use smaller batches");
+  });
   for (size_t r = 0; r < n; ++r) routed_.row_offset[r + 1] += routed_.row_offset[r];
   lay_out(groups);
   touched_.assign(groups, 0);
@@ -187,6 +226,18 @@ void RowSet::lay_out(size_t groups) {
       user_offset_[i] = next[run.group];
       next[run.group] += run.dim;
     }
+}
+
+std::span<float> RowSet::written_grads() {
+  grads_ready_ = true;
+  return {grads_.get(*backend_, floats()), floats()};
+}
+
+std::vector<int64_t> RowSet::rows_of_group(size_t group) const {
+  std::vector<int64_t> rows;
+  for (const auto& run : unique_.runs)
+    if (run.group == group) rows.insert(rows.end(), position_.begin() + run.begin, position_.begin() + run.end);
+  return rows;
 }
 
 std::span<float> RowSet::grads() {

@@ -1,9 +1,11 @@
 // Rows of one request: unique keys routed to servers, with their values and gradients. It is the base of step_rows.h.
 // In messages, rows are in (server, slot) order, as in Routed. The caller sees rows in groups, one group per parameter,
-// and the rows of a group are contiguous. If there is only one group, both layouts share the same memory.
+// and the rows of a group are contiguous. If there is only one group, both layouts share the same memory. A caller that
+// copies rows to a GPU sees them in message order, which saves a copy of each row.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -51,18 +53,25 @@ class RowSource : public std::enable_shared_from_this<RowSource> {
   std::vector<std::unique_ptr<RowSet>> in_flight_;  // dropped sets to which replies may still be written
 };
 
-// Memory for floats, which grows and never shrinks.
+// Memory for floats, which grows and never shrinks. It begins and ends at a page, because Python registers whole pages
+// with the driver of a GPU.
 class FloatBuffer {
  public:
+  static constexpr size_t kPage = 4096 / sizeof(float);
   float* get(Backend& backend, size_t floats) {
     if (floats > size_) {
       memory_.reset();
-      size_ = floats + floats / 4 + 1024;
-      memory_ = backend.buffer(size_);
+      size_ = (floats + floats / 4 + kPage) / kPage * kPage;
+      const std::shared_ptr<float> all = backend.buffer(size_ + kPage);
+      const auto address = reinterpret_cast<uintptr_t>(all.get());
+      constexpr size_t kBytes = kPage * sizeof(float);
+      memory_ = {all, all.get() + (kBytes - address % kBytes) % kBytes / sizeof(float)};
     }
     return memory_.get();
   }
   float* data() const { return memory_.get(); }
+  const std::shared_ptr<float>& memory() const { return memory_; }
+  size_t size() const { return size_; }
 
  private:
   std::shared_ptr<float> memory_;
@@ -113,8 +122,9 @@ class RowSet : public NoCopy {
   explicit RowSet(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {}
   ~RowSet();
 
-  // Orders unique() by (server, slot) and computes the layout of the rows. `groups` is the number of groups.
-  void route(const RowSource& source, size_t groups);
+  // Orders unique() by (server, slot) and computes the layout of the rows. `groups` is the number of groups. With
+  // `wire_order`, the caller sees the rows in message order.
+  void route(const RowSource& source, size_t groups, bool wire_order = false);
   // For a set whose keys are pulled again and again: before each pull, keys of slots that have moved are routed again.
   void follow(std::weak_ptr<RowSource> source) { followed_ = std::move(source); }
   UniqueKeys& unique() { return unique_; }
@@ -129,6 +139,12 @@ class RowSet : public NoCopy {
 
   std::span<float> rows() { return {rows_.data(), floats()}; }
   std::span<float> grads();  // initialized to zero by the first call
+  // The same memory, for a caller that writes every gradient. Requires wire order.
+  std::span<float> written_grads();
+  // Returns the rows of a group's keys in message order, given that all rows have the same length.
+  std::vector<int64_t> rows_of_group(size_t group) const;
+  // Memory of rows and gradients.
+  std::array<FloatBuffer*, 2> buffers() { return {&rows_, &grads_}; }
 
   // Sends one request for several sets. Each set can be waited for separately.
   static void pull(std::span<const std::shared_ptr<RowSet>> sets, const PullMeta& meta);
@@ -159,11 +175,17 @@ class RowSet : public NoCopy {
   std::span<const uint64_t> basis() const { return basis_; }
   void hold_basis();  // gradients are computed from the current rows until this is called again
   void join_basis(const RowSet& other);
+  // Gradients of this set are computed from the rows of another set with the same keys. Keys of slots that have moved
+  // are routed again.
+  void base_on(const RowSet& values);
 
   void reset();  // keeps allocated memory
 
  private:
-  bool same_layout() const { return group_begin_.size() <= 2; }
+  bool same_layout() const { return wire_order_ || group_begin_.size() <= 2; }
+  template <class Work>
+  void for_each_run(const RowSource& source, const Work& work);
+  void count_slots(const RowSource& source, const RowSource::Buckets& where);
   void check_finite(const std::vector<std::pair<TableId, std::string>>& names);
   void lay_out(size_t groups);
   float* copy_to(FloatBuffer& buffer, const float* from);  // in wire order
@@ -180,8 +202,9 @@ class RowSet : public NoCopy {
   std::vector<uint32_t> occurrence_offsets_;
   std::vector<uint8_t> touched_;
   std::vector<uint32_t> read_only_;  // unique indices, few
-  std::vector<uint32_t> buckets_;    // scratch of the counting sort
-  Routed selected_;                  // the plan of a push, if it differs from routed_
+  std::vector<uint32_t> buckets_;    // scratch of the counting sort: next row of each bucket
+  uint32_t rows_of_buckets_ = 1;
+  Routed selected_;  // the plan of a push, if it differs from routed_
   FloatBuffer rows_, grads_, wire_;
   FloatBuffer pushed_;  // gradients in flight, for a set on which follow() was called
   std::weak_ptr<RowSource> followed_;
@@ -191,6 +214,7 @@ class RowSet : public NoCopy {
   bool holds_basis_ = false;
   bool grads_ready_ = false;
   bool suspect_ = false;
+  bool wire_order_ = false;
 };
 
 }  // namespace springtide

@@ -23,7 +23,7 @@ constexpr size_t kWorthWaking = 4096;  // for fewer ids than this, one thread al
 
 }  // namespace
 
-StepPlan::StepPlan(std::vector<FeatureSpec> specs) : features(std::move(specs)) {
+StepPlan::StepPlan(std::vector<FeatureSpec> specs, bool wire) : features(std::move(specs)), wire_order(wire) {
   for (uint32_t f = 0; f < features.size(); ++f) {
     const FeatureSpec& feature = features[f];
     if (feature.dim == 0) throw BadInput("feature '", feature.name, "': dim is 0; it must be at least 1");
@@ -51,9 +51,11 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
   for (size_t f = 0; f < ids.size(); ++f) {
     if (padding_at_[f] != kPadding && !trains(f, padding_at_[f])) set_->read_only(padding_at_[f]);
   }
-  set_->route(source, plan_->groups);
+  set_->route(source, plan_->groups, plan_->wire_order);
   const auto user_offset = set_->user_offset();
-  for (uint32_t& at : at_) at = at == kPadding ? kPadding : user_offset[at];
+  for_each(ids.size(), [&](uint32_t f) {
+    for (size_t i = begin_[f]; i < begin_[f + 1]; ++i) at_[i] = at_[i] == kPadding ? kPadding : user_offset[at_[i]];
+  });
   for (uint32_t& at : padding_at_) at = at == kPadding ? kPadding : user_offset[at];
 }
 
@@ -214,6 +216,17 @@ void StepRows::accumulate_columns(int64_t bags, const float* grad, int64_t strid
     if (!accumulate_side_by_side(grads, std::span(features).subspan(first, last - first), from, stride)) finite = false;
   });
   if (!finite) set_->suspect();
+}
+
+void StepRows::write_keys(int32_t* keys) {
+  for_each(plan_->features.size(), [&](uint32_t f) {
+    const uint32_t dim = plan_->features[f].dim, padding = padding_at_[f];
+    const uint32_t unread = padding == kPadding ? 1 : padding / dim * 2 + 1;
+    for (size_t i = begin_[f]; i < begin_[f + 1]; ++i) {
+      const bool skipped = at_[i] == kPadding;
+      keys[i] = static_cast<int32_t>(skipped ? unread : at_[i] / dim * 2);
+    }
+  });
 }
 
 bool StepRows::finite() {

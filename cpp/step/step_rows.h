@@ -30,12 +30,13 @@ struct FeatureSpec {
 
 // The features of a step. They are checked once: a table has one dim and one group.
 struct StepPlan {
-  explicit StepPlan(std::vector<FeatureSpec> features);
+  explicit StepPlan(std::vector<FeatureSpec> features, bool wire_order = false);
   std::vector<FeatureSpec> features;
   std::vector<std::vector<uint32_t>> tables;  // feature indices of each table
   std::vector<uint32_t> table_of;             // of each feature, an index into tables
   std::vector<std::pair<TableId, std::string>> names;
   size_t groups = 0;
+  bool wire_order = false;  // true if the caller sees rows in message order, to copy them to a GPU (row_set.h)
 };
 
 struct FeatureIds {
@@ -81,6 +82,10 @@ class StepRows {
   // The same for all features together, with one id per bag, and with outputs side by side in rows of `stride` floats.
   void pool_columns(int64_t bags, float* out, int64_t stride);
   void accumulate_columns(int64_t bags, const float* grad, int64_t stride);
+  // Writes the key of each id, feature by feature: twice its row in message order, plus 1 if the id is padding. The row
+  // of a padding id is the padding row, or 0 if the feature does not read it. All features have the same dim.
+  void write_keys(int32_t* keys);
+  size_t ids() const { return at_.size(); }
   // Returns true if all gradients are finite. Each call checks the current values, because the caller may change them.
   bool finite();
   Part push_part() { return set_->push_part(plan_->names, false); }

@@ -133,6 +133,7 @@ def wire(
     if copied is not None:
         copied.keep(served)
     if mode == "async":
+        lookups.pool_on_gpu()
         placed: Dense = serve_dense(client, model, groups, rates, to_master, max_staleness)
         to_master.shared.once("springtide: first weights of tables", assign)
     else:

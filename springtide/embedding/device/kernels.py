@@ -96,12 +96,13 @@ class Kernels(Protocol):
         scale: torch.Tensor | None,
         bad: torch.Tensor,
         dim: int,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Sum the gradients of each row in batch order. `keys` are sorted, and `order` has the id that each key
-        belongs to.
+        belongs to. Set `bad` to 1 if a gradient is not finite.
 
-        The gradient of a row is at the position of its first key, and all other positions are zero. Set `bad` to 1 if a
-        gradient is not finite.
+        The gradient of a row is at the position of its first key, and all other positions are zero. With `out`, the
+        gradient is at the row's place in `out`, and rows without a gradient are left as they are.
         """
         ...
 

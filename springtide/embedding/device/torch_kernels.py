@@ -71,6 +71,7 @@ def reduce(
     scale: torch.Tensor | None,
     bad: torch.Tensor,
     dim: int,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     bag = bags_of(batch)[order].clamp(min=0)
     first = bag // grads.rows * grads.outer + bag % grads.rows * grads.inner
@@ -80,11 +81,16 @@ def reduce(
     if scale is not None:
         rows = rows * scale[order][:, None]
     rows = torch.where((keys & 1 == 0)[:, None], rows, 0.0)
-    new = torch.ones_like(keys, dtype=torch.bool)
-    new[1:] = keys[1:] != keys[:-1]
-    here = torch.arange(len(keys), device=keys.device)
-    head = torch.where(new, here, 0).cummax(0).values
-    out = torch.zeros(len(keys), dim, device=keys.device).index_add_(0, head, rows)
+    if out is None:
+        new = torch.ones_like(keys, dtype=torch.bool)
+        new[1:] = keys[1:] != keys[:-1]
+        here = torch.arange(len(keys), device=keys.device)
+        target = torch.where(new, here, 0).cummax(0).values
+        out = torch.zeros(len(keys), dim, device=keys.device)
+    else:
+        target = keys.long() >> 1
+        out[target[keys & 1 == 0]] = 0.0
+    out.index_add_(0, target, rows)
     torch.maximum(bad, (~out.isfinite().all()).float(), out=bad)
     return out
 

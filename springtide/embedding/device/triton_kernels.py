@@ -212,6 +212,7 @@ def _reduce(
     UNROLL: tl.constexpr,
     JAGGED: tl.constexpr,
     SCALED: tl.constexpr,
+    PLACED: tl.constexpr,
 ):
     at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
@@ -225,30 +226,23 @@ def _reduce(
     behind = at + 1
     while tl.max(more.to(tl.int32), 0) > 0:
         for i in tl.static_range(UNROLL):
-            inside = more & (behind + i < total)
-            equal = inside & (tl.load(keys + behind + i, mask=inside, other=-1) == key)
+            place = behind + i
+            inside = more & (place < total)
+            equal = inside & (tl.load(keys + place, mask=inside, other=-1) == key)
             added = _gradient(
-                order,
-                bag_of,
-                grads,
-                scale,
-                behind + i,
-                inside,
-                column,
-                rows,
-                outer,
-                inner,
-                PER_BAG,
-                DIM,
-                JAGGED,
-                SCALED,
+                order, bag_of, grads, scale, place, inside, column, rows, outer, inner, PER_BAG, DIM, JAGGED, SCALED
             )
             value = tl.where(equal[:, None], value + added, value)
         behind += UNROLL
         inside = more & (behind < total)
         more = inside & (tl.load(keys + behind, mask=inside, other=-1) == key)
-    shown = here[:, None] & (column < DIM)[None, :]
-    tl.store(out + at.to(tl.int64)[:, None] * DIM + column[None, :], value, mask=shown)
+    if PLACED:
+        shown = head[:, None] & (column < DIM)[None, :]
+        target = (key >> 1).to(tl.int64)
+    else:
+        shown = here[:, None] & (column < DIM)[None, :]
+        target = at.to(tl.int64)
+    tl.store(out + target[:, None] * DIM + column[None, :], value, mask=shown)
     odd = shown & ((tl.abs(value) <= 3.4028234663852886e38) == 0)
     tl.store(bad + tl.zeros([ROWS, COLUMNS], tl.int32), tl.full([ROWS, COLUMNS], 1.0, tl.float32), mask=odd)
 
@@ -261,8 +255,11 @@ def reduce(
     scale: torch.Tensor | None,
     bad: torch.Tensor,
     dim: int,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    out = torch.empty(len(keys), dim, device=keys.device)
+    placed = out is not None
+    if out is None:
+        out = torch.empty(len(keys), dim, device=keys.device)
     rows, jagged = tile_rows(dim), batch.bag_of is not None
     if not len(keys):
         return out
@@ -285,6 +282,7 @@ def reduce(
         UNROLL=UNROLL,
         JAGGED=jagged,
         SCALED=scale is not None,
+        PLACED=placed,
         enable_fp_fusion=False,
     )
     return out

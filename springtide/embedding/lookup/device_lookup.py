@@ -7,7 +7,7 @@ embedding/device/kernels.py.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -21,6 +21,21 @@ from springtide.embedding.lookup.row_gradients import DeviceGradients, Segment, 
 from springtide.embedding.lookup.tables import ServedTable, place_of
 
 Outputs = tuple[torch.Tensor, ...]
+
+
+class Bagged(Protocol):
+    """How ids are divided into bags, as in a DeviceCall."""
+
+    @property
+    def bags(self) -> int: ...
+    @property
+    def per_bag(self) -> int: ...
+    @property
+    def offsets(self) -> torch.Tensor | None: ...
+    @property
+    def closed(self) -> bool: ...
+
+
 Kind = tuple[Arena, bool, bool]
 """Arena, whether the kernel takes the mean, and whether it reads the rows of skipped ids."""
 After = Callable[[DeviceGradients], None]
@@ -210,7 +225,7 @@ def id_batch(layout: LookupLayout, calls: Sequence[DeviceCall], start: int) -> I
         ids = pinned.to(device, non_blocking=True)
     batch = IdBatch(ids, layout.features, layout.counts, sum(layout.bags), layout.per_bag or 1)
     if not layout.per_bag:
-        batch.bag_of, batch.begin = _bags(calls, layout.counts, device)
+        batch.bag_of, batch.begin = bags_of_calls(calls, layout.counts, device)
     return batch
 
 
@@ -235,8 +250,8 @@ def _reach(call: DeviceCall) -> int:
     return max(0, (bags - 1) * call.strides[0] + (call.per_bag - 1) * call.strides[1] + 1) if call.count else 0
 
 
-def _bags(
-    calls: Sequence[DeviceCall], counts: Sequence[int], device: torch.device
+def bags_of_calls(
+    calls: Sequence[Bagged], counts: Sequence[int], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the bag of each id (-1 for none), and the position of the first id of each bag."""
     bag_of, begins, bag, first = [], [], 0, 0
@@ -297,10 +312,13 @@ class PooledOnDevice(torch.autograd.Function):
         arena, segments = layout.arena, layout.segments
         if any(grad is None for grad in grads):
             keys, segments = _without(layout, ctx.calls, grads, keys)
-        rows = _bag_gradients(grads, layout.bags, arena.dim)
+        rows = bag_gradients(grads, layout.bags, arena.dim)
         if layout.mean:
-            rows = _averaged(rows, batch, keys, arena.dim)
-        to_weights = _weight_gradients(ctx, rows, keys) if any(ctx.needs_input_grad[6:]) else ()
+            rows = averaged(rows, batch, keys, arena.dim)
+        to_weights: Sequence[torch.Tensor | None] = ()
+        if any(ctx.needs_input_grad[6:]):
+            given = [call.weights for call in ctx.calls]
+            to_weights = weight_gradients(given, ctx.needs_input_grad[6:], rows, keys, batch, arena.rows_of(keys))
         with torch._C.DisableTorchFunctionSubclass():
             segments = [segment for segment in segments if segment.table.weight.requires_grad]
         if segments:
@@ -332,7 +350,7 @@ def _scale(calls: Sequence[DeviceCall], device: torch.device) -> torch.Tensor | 
     return torch.cat([part.detach().reshape(-1).to(device, torch.float32, non_blocking=True) for part in parts])
 
 
-def _bag_gradients(grads: Sequence[torch.Tensor | None], bags: Sequence[int], dim: int) -> BagGradients:
+def bag_gradients(grads: Sequence[torch.Tensor | None], bags: Sequence[int], dim: int) -> BagGradients:
     """Return the gradients of all bags, without a copy if they are evenly spaced in one storage."""
     given = _matrices(grads)
     present = [grad for grad in given if grad is not None]
@@ -371,7 +389,7 @@ def _rows(grads: BagGradients, bags: int, dim: int) -> torch.Tensor:
     return grads.values.as_strided(shape, (grads.outer, grads.inner, 1), grads.values.storage_offset()).reshape(-1, dim)
 
 
-def _averaged(grads: BagGradients, batch: IdBatch, keys: torch.Tensor, dim: int) -> BagGradients:
+def averaged(grads: BagGradients, batch: IdBatch, keys: torch.Tensor, dim: int) -> BagGradients:
     used = (keys & 1 == 0).float()
     if batch.bag_of is None:
         count = used.view(batch.bags, batch.per_bag).sum(1)
@@ -381,14 +399,19 @@ def _averaged(grads: BagGradients, batch: IdBatch, keys: torch.Tensor, dim: int)
     return BagGradients(rows, max(batch.bags, 1), 0, dim)
 
 
-def _weight_gradients(ctx: Any, grads: BagGradients, keys: torch.Tensor) -> list[torch.Tensor | None]:
-    """Return the gradients of the per-sample weights of each call."""
-    batch: IdBatch = ctx.batch
+def weight_gradients(
+    given: Sequence[torch.Tensor | None],
+    needed: Sequence[bool],
+    grads: BagGradients,
+    keys: torch.Tensor,
+    batch: IdBatch,
+    rows: torch.Tensor,
+) -> list[torch.Tensor | None]:
+    """Return the gradients of per-sample weights, by call, if they are needed. `rows` are the rows of `keys`."""
     at = torch.arange(batch.total, device=keys.device) // batch.per_bag if batch.bag_of is None else batch.bag_of
-    arena = ctx.layout.arena
-    rows = arena.rows_of(keys) * _rows(grads, batch.bags, arena.dim)[at.clamp(min=0)]
-    sums = torch.where(keys & 1 == 0, rows.sum(1), 0.0).split(batch.counts)
+    products = rows * _rows(grads, batch.bags, rows.shape[1])[at.clamp(min=0)]
+    sums = torch.where(keys & 1 == 0, products.sum(1), 0.0).split(batch.counts)
     return [
-        own.view(call.weights.shape).to(call.weights.device, call.weights.dtype) if needed else None
-        for call, own, needed in zip(ctx.calls, sums, ctx.needs_input_grad[6:], strict=True)
+        None if weights is None or not wanted else own.view(weights.shape).to(weights.device, weights.dtype)
+        for weights, own, wanted in zip(given, sums, needed, strict=True)
     ]

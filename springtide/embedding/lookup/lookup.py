@@ -16,14 +16,17 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.overrides
 
-from springtide import _native
-from springtide.embedding.lookup import compile_guard, device_lookup, id_routes, row_batch
+from springtide.embedding.device.copies import RegisteredMemory
+from springtide.embedding.device.request_line import LatePart
+from springtide.embedding.lookup import compile_guard, device_lookup, id_routes, pulled_rows, row_batch
+from springtide.embedding.lookup.batch_copies import BatchCopies, SameIds
 from springtide.embedding.lookup.calls import Call, DeviceCall, LookupCall
 from springtide.embedding.lookup.device_lookup import PreparedCalls, PreparedOutputs
 from springtide.embedding.lookup.id_routes import CallCache, FoundCall
+from springtide.embedding.lookup.pulled_rows import Kind, PooledPulledRows, PulledRows
 from springtide.embedding.lookup.row_batch import Gathered, Pooled, RowPlan
 from springtide.embedding.lookup.row_gradients import DeviceGradients
-from springtide.embedding.lookup.table_client import TableClient
+from springtide.embedding.lookup.table_client import RowGradients, TableClient
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +103,14 @@ class LookupHandle:
     prepared: list[PreparedOutputs] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
+class _GpuParts:
+    """Parts of Lookups that pool the rows of servers on a GPU."""
+
+    copies: BatchCopies = field(default_factory=BatchCopies)
+    memory: RegisteredMemory = field(default_factory=RegisteredMemory)
+
+
 class Lookups:
     """All lookups of one model through one client. Only `prefetch` and `announced` may run in other threads."""
 
@@ -119,10 +130,15 @@ class Lookups:
         self.after_step = 0
         """Step of the bsp group that must be complete before pulls without a prefetch are answered. worker/step/step.py
         raises it."""
+        self._gpu: _GpuParts | None = None
         self.hits = 0
         self.misses = 0
         self.fixed = False
         """Whether a schedule relies on the known routes. While True, no route is forgotten."""
+
+    def pool_on_gpu(self) -> None:
+        """Pool the rows of servers on the GPU, if the model is on one."""
+        self._gpu = _GpuParts()
 
     # -- batches (called by the iterator)
 
@@ -166,15 +182,31 @@ class Lookups:
         found = self._follow(batch) if known_calls is None else known_calls
         if known_calls is None and found:
             replay.note(batch, found)
-        native = [known.call for known in found if isinstance(known.call, LookupCall)]
-        rows = Gathered(self.client, self._plan(native), native, after_step=after_step) if native else None
-        pulled, on_device, first = _Group(rows), _Group(None), 0
-        for known in found:
-            group = on_device if isinstance(known.call, DeviceCall) else pulled
+        kinds: dict[Kind | None, list[LookupCall]] = {}
+        kind_of = [self._kind_of(known.call) for known in found]
+        for known, kind in zip(found, kind_of, strict=True):
+            if isinstance(known.call, LookupCall):
+                kinds.setdefault(kind, []).append(known.call)
+        groups = {kind: _Group(self._gather(calls, kind, after_step)) for kind, calls in kinds.items()}
+        on_device, firsts = _Group(None), dict.fromkeys(kinds, 0)
+        for known, kind in zip(found, kind_of, strict=True):
+            rows = isinstance(known.call, LookupCall)
+            group, first = (groups[kind], firsts[kind]) if rows else (on_device, 0)
             ready = handle.calls[known.key] = _Prefetched(group, first, known.call, known.learnt)
             group.members.append(ready)
-            first += len(known.call.features) if group is pulled else 0
+            if rows:
+                firsts[kind] += len(known.call.features)
         return found
+
+    def _kind_of(self, call: Call) -> Kind | None:
+        """Return how the GPU pools the rows of this lookup; None if the CPU does, or if the rows are on the GPU."""
+        return pulled_rows.kind_of(call) if self._gpu is not None and isinstance(call, LookupCall) else None
+
+    def _gather(self, calls: Sequence[LookupCall], kind: Kind | None, after_step: int) -> Gathered:
+        if kind is None or self._gpu is None:
+            return Gathered(self.client, self._plan(calls), calls, after_step=after_step)
+        plan = self._plan(calls, wire_order=True)
+        return PulledRows(self.client, plan, calls, kind, self._gpu.memory, after_step=after_step)
 
     def announced(self, batch: Any) -> list[LookupCall]:
         """Return the lookup calls that this batch is expected to make, without requesting rows. Thread-safe."""
@@ -207,6 +239,8 @@ class Lookups:
     def begin(self, handle: LookupHandle) -> None:
         self._retire()
         self._active = handle
+        if self._gpu is not None:
+            self._gpu.copies.begin(handle.batch)
         self._counts.clear()
 
     def learn(self, batch: Any) -> None:
@@ -248,35 +282,56 @@ class Lookups:
         count = self._counts[id(module)] = self._counts.get(id(module), 0) + 1
         handle = self._active
         if handle is not None:
-            key = _call_key(id(module), inputs)
-            ready = handle.calls.get(key)
+            ready, known = self._prefetched(handle, module, inputs)
             if ready is not None:
                 self.hits += 1
                 ready.used = True
                 if weights is None:
                     return self._grouped(ready)
-                return self._pool(ready.group.gathered, [(ready.first, module.call(*inputs, weights))])
+                return self._pool(ready.group.gathered, [(ready.first, module.call(*known, weights))])
             self.misses += 1
         call = module.call(*inputs) if weights is None else module.call(*inputs, weights)
         if isinstance(call, DeviceCall):
             return self._on_device(module, count, inputs, call)
-        plan = self._unannounced([call])
         if handle is not None and not self.fixed:
-            self._note(module, count, handle.batch, inputs, call)
-        gathered = Gathered(self.client, plan, [call], after_step=self.after_step)
-        return self._pool(gathered, [(0, call)])
+            self._note(module, count, handle.batch, known, call)
+        return self._pool(self._unannounced([call]), [(0, call)])
+
+    def _prefetched(
+        self, handle: LookupHandle, module: Caller, inputs: tuple[Any, ...]
+    ) -> tuple[_Prefetched | None, tuple[Any, ...]]:
+        """Return the prefetched call with these inputs, and the inputs in CPU memory. If the loop has copied ids of the
+        batch to the GPU, the call was prefetched with the batch's own ids."""
+        ready = handle.calls.get(_call_key(id(module), inputs))
+        gpu = self._gpu
+        if ready is not None or gpu is None or not any(_is_on_gpu(given) for given in inputs):
+            return ready, inputs
+        found = [gpu.copies.find(given) if _is_on_gpu(given) else given for given in inputs]
+        if any(same is None for same, given in zip(found, inputs, strict=True) if given is not None):
+            return None, inputs
+        known = tuple(same.ids if isinstance(same, SameIds) else same for same in found)
+        ready = handle.calls.get(_call_key(id(module), known))
+        checks = [same.differs for same in found if isinstance(same, SameIds) and same.differs is not None]
+        rows = None if ready is None else ready.group.gathered
+        if isinstance(rows, PulledRows):
+            for differs in checks:
+                rows.check(differs)
+        elif any(bool(differs) for differs in checks):
+            return None, inputs
+        return ready, known
 
     def run_together(self, calls: Sequence[Any]) -> list[Outputs]:
-        gathered = Gathered(self.client, self._unannounced(calls), calls, after_step=self.after_step)
+        gathered = self._unannounced(calls)
         firsts = [sum(len(call.features) for call in calls[:i]) for i in range(len(calls))]
         outs = self._pool(gathered, list(zip(firsts, calls, strict=True)))
         ends = [sum(len(call.shapes) for call in calls[:i]) for i in range(len(calls) + 1)]
         return [outs[begin:end] for begin, end in itertools.pairwise(ends)]
 
-    def _unannounced(self, calls: Sequence[LookupCall]) -> RowPlan:
-        plan = self._plan(calls)
-        self.client.before_read(plan.tables)
-        return plan
+    def _unannounced(self, calls: Sequence[LookupCall]) -> Gathered:
+        """Request the rows of calls that were not prefetched."""
+        self.client.before_read([feature.table.spec.id for call in calls for feature in call.features])
+        kinds = {self._kind_of(call) for call in calls}
+        return self._gather(calls, kinds.pop() if len(kinds) == 1 else None, self.after_step)
 
     def _on_device(self, module: Caller, count: int, inputs: tuple[Any, ...], call: DeviceCall) -> Outputs:
         """Look up a call that was not prefetched. If its ids are a view of a tensor on the device, also look up the
@@ -338,26 +393,28 @@ class Lookups:
             return device_lookup.look_up(
                 self.client.on_device, [call for _, call in calls], self._anchor, self._after_device
             )
-        if len(calls) == 1 and row_batch.fits(gathered, calls[0][1]):
+        on_gpu = isinstance(gathered, PulledRows)
+        if not on_gpu and len(calls) == 1 and row_batch.fits(gathered, calls[0][1]):
             return (row_batch.PooledColumns.apply(self._anchor, gathered, calls[0][1], self._after_backward),)  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunctionSubclass():
             trained = any(weight.requires_grad for weight in gathered.plan.weights)
         anchor = self._anchor if trained else self._anchor.detach()
-        outs: Outputs = Pooled.apply(  # type: ignore[no-untyped-call]
+        function: Any = PooledPulledRows if on_gpu else Pooled
+        outs: Outputs = function.apply(
             anchor, gathered, calls, self._after_backward, *(call.weights for _, call in calls)
         )
         return outs
 
-    def _plan(self, calls: Sequence[LookupCall]) -> RowPlan:
+    def _plan(self, calls: Sequence[LookupCall], *, wire_order: bool = False) -> RowPlan:
         if len(calls) == 1:
             features = calls[0].features
-            key: tuple[int, ...] = (id(features),)
+            key: tuple[int, ...] = (wire_order, id(features))
         else:
             features = tuple(feature for call in calls for feature in call.features)
-            key = tuple(map(id, features))
+            key = (wire_order, *map(id, features))
         plan = self._plans.get(key)
         if plan is None or plan.features != features:
-            plan = self._plans[key] = RowPlan(features)
+            plan = self._plans[key] = RowPlan(features, wire_order=wire_order)
         return plan
 
     # -- gradients (called by the optimizer)
@@ -385,10 +442,10 @@ class Lookups:
         self._pending = [other for other in others if other not in shared]
         return shared
 
-    def pending_parts(self) -> list[_native.StepRows | DeviceGradients]:
+    def pending_parts(self) -> list[RowGradients]:
         """Return the rows with gradients since the last push. No two parts contain the same key."""
         self._pending = [gathered for gathered in self._pending if gathered.settle()]
-        return [gathered.step for gathered in self._pending]
+        return [gathered if isinstance(gathered, LatePart) else gathered.step for gathered in self._pending]
 
     def clear(self) -> None:
         """After a push, drop the gradients and the outputs of this batch."""
@@ -426,6 +483,8 @@ class Lookups:
     def _retire(self) -> None:
         """Drop the active batch, and forget routes that were unused for several batches in a row."""
         handle, self._active = self._active, None
+        for ready in () if handle is None else handle.calls.values():
+            ready.group.members.clear()  # members refer to their group, whose rows' memory the next steps need
         if handle is not None and any(outs.unused for outs in handle.prepared):
             self._prepared.clear()
         if handle is None or self.fixed or not any(ready.used for ready in handle.calls.values()):
@@ -445,6 +504,10 @@ def _kind(batch: Any) -> int:
 
 def _on_gpu(ids: torch.Tensor) -> bool:
     return ids.is_cuda
+
+
+def _is_on_gpu(given: Any) -> bool:
+    return isinstance(given, torch.Tensor) and _on_gpu(given)
 
 
 def _call_key(module_id: int, inputs: Sequence[Any]) -> tuple[Any, ...]:

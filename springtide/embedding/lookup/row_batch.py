@@ -33,7 +33,8 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
 class RowPlan:
     """Features that a step looks up in every batch, and the parameters that receive their gradients."""
 
-    def __init__(self, features: tuple[LookupFeature, ...]) -> None:
+    def __init__(self, features: tuple[LookupFeature, ...], *, wire_order: bool = False) -> None:
+        """Create the plan. With `wire_order`, rows stay in the order of messages, to be copied to a GPU."""
         self.features = features
         self.weights: list[torch.nn.Parameter] = []
         self.dims: list[int] = []
@@ -59,7 +60,7 @@ class RowPlan:
             )
         self.groups = [group_of[id(feature.table.weight)] for feature in features]
         self.tables = [feature.table.spec.id for feature in features]
-        self.native = _native.StepPlan(specs)
+        self.native = _native.StepPlan(specs, wire_order)
 
 
 class Gathered:
@@ -80,6 +81,7 @@ class Gathered:
         summed."""
         features: dict[int, LookupFeature] = {}
         for part in parts:
+            part.bring_home()
             for feature, group in zip(part.plan.features, part.plan.groups, strict=True):
                 if part.step.touched(group):
                     features.setdefault(feature.table.spec.id, feature)
@@ -95,6 +97,10 @@ class Gathered:
         for part in parts:
             part.shown = {}
         return both
+
+    def bring_home(self) -> None:
+        """Move gradients to CPU memory, if they are on a GPU."""
+        return
 
     def show(self, groups: Sequence[int]) -> None:
         """Set `weight.grad` of these groups' weights to their gradients, with one row per unique id."""

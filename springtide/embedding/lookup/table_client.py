@@ -8,7 +8,8 @@ pushes.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from springtide import _native, errors
 from springtide.domain.core.roles import Placement
 from springtide.domain.model import tables
+from springtide.embedding.device.request_line import LatePart, LatePush, RequestLine
 from springtide.rpc.transport.addresses import parse as parse_address
 
 if TYPE_CHECKING:  # import torch only for types, because servers use this module without torch
@@ -23,6 +25,8 @@ if TYPE_CHECKING:  # import torch only for types, because servers use this modul
     from springtide.embedding.lookup.row_gradients import DeviceGradients
 
 Part = _native.StepRows | _native.DenseRows
+SentPush = _native.Pending | LatePush
+RowGradients = Union[_native.StepRows, LatePart, "DeviceGradients"]
 Keys = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 Behind = Callable[[_native.Backend], _native.Backend]
@@ -84,6 +88,7 @@ class TableClient:
         self.loads = loads
         self.on_device: DeviceTables | None = None
         """Tables whose rows are in GPU memory, in a job without servers."""
+        self._line = RequestLine()
         self._specs: dict[str, tables.TableSpec] = {}
         self.age = 0
         """Highest age clock of the servers when tables were declared. An async worker counts on from there, so that
@@ -162,7 +167,7 @@ class TableClient:
         one id tensor with a column per feature.
         """
         step = _native.StepRows(self.source, plan, *ids)
-        _native.pull([step], after_step)
+        self.pull([step], after_step=after_step)
         return step
 
     def dense(
@@ -180,11 +185,27 @@ class TableClient:
 
     def pull(self, parts: Sequence[Part], *, after_step: int = 0) -> None:
         """Start pulling all parts with one request per server; wait with ``part.wait()``."""
+        self._line.settle()
         _native.pull(list(parts), after_step)
+
+    def gather_later(
+        self, plan: _native.StepPlan, *ids: Any, after_step: int = 0
+    ) -> "tuple[_native.StepRows, Future[None] | None]":
+        """Like `gather`, but the request may still wait for the GPU. Wait for the result of the future first."""
+        step = _native.StepRows(self.source, plan, *ids)
+        return step, self.pull_later([step], after_step=after_step)
+
+    def pull_later(self, parts: Sequence[Part], *, after_step: int = 0) -> "Future[None] | None":
+        """Like `pull`, but the request may still wait for the GPU. Wait for the result of the future first."""
+        asked = list(parts)
+        if self._line.busy:
+            return self._line.submit(lambda: _native.pull(asked, after_step))
+        _native.pull(asked, after_step)
+        return None
 
     def push(
         self,
-        parts: "Sequence[Part | DeviceGradients]",
+        parts: "Sequence[Part | LatePart | DeviceGradients]",
         *,
         step: int,
         hyper: Sequence[tuple[int, float, float, int]],
@@ -192,7 +213,7 @@ class TableClient:
         batches: Sequence[tuple[int, int, int, int]] = (),
         clock: int = 0,
         unique: bool = True,
-    ) -> _native.Pending:
+    ) -> SentPush:
         """Push the gradients of all parts with one request per server, and the identities of their batches.
 
         `hyper` holds (table id, lr, weight decay, step) by table, `batches` (samples of the shard or 0, shard, first,
@@ -200,9 +221,22 @@ class TableClient:
         A slot that already has all of these batches skips the push. A slot that has only some of these batches refuses
         the push (PartlyApplied).
         """
-        native = [part for part in parts if isinstance(part, _native.StepRows | _native.DenseRows)]
-        self.train([part for part in parts if not isinstance(part, _native.StepRows | _native.DenseRows)], hyper)
-        return self.backend.push(native, step, bsp, unique, clock, list(batches), list(hyper))
+        sent = [part for part in parts if isinstance(part, _native.StepRows | _native.DenseRows | LatePart)]
+        late = [part for part in sent if isinstance(part, LatePart)]
+        others: Any = [part for part in parts if not isinstance(part, _native.StepRows | _native.DenseRows | LatePart)]
+        self.train(others, hyper)
+        identities, rates = list(batches), list(hyper)
+
+        def send() -> _native.Pending:
+            native = [part.finish_copy() if isinstance(part, LatePart) else part for part in sent]
+            return self.backend.push(native, step, bsp, unique, clock, identities, rates)
+
+        for part in late:
+            part.begin_copy()
+        if late:
+            return self._line.submit_push(send)
+        self._line.settle()
+        return send()
 
     def train(self, rows: "Sequence[DeviceGradients]", hyper: Sequence[tuple[int, float, float, int]]) -> None:
         """Make one optimizer step for rows in device memory."""
@@ -264,6 +298,7 @@ class TableClient:
     def assign(self, name: str, keys: npt.NDArray[Any], rows: npt.NDArray[Any], *, keep: bool = False) -> None:
         """Set the weights of these rows and reset their optimizer state. With `keep`, change only rows that do not
         exist yet."""
+        self._line.settle()
         spec = self.table(name)
         keys = _as_keys(keys, name)
         self.before_read([spec.id])
@@ -299,6 +334,7 @@ class TableClient:
         if self.on_device is not None and name in self.on_device.by_name:
             ids = np.arange(self.on_device.by_name[name].request.rows)
             return ids, self.on_device.read(name, ids)
+        self._line.settle()
         keys, rows = self.backend.scan(spec.id)
         order = np.argsort(keys, kind="stable")
         return keys[order], rows.reshape(-1, spec.dim)[order]

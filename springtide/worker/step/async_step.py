@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
-from springtide import _native, errors
+from springtide import errors
+from springtide.embedding.lookup.table_client import SentPush
 from springtide.worker.input.batch_plan import ReadBatch
 from springtide.worker.link.lease_tracker import BatchClaim
 from springtide.worker.link.optimizer import JobOptimizer
@@ -40,7 +41,7 @@ class AsyncStep(TrainingStep):
         self._entered = False
         """Whether the master has allowed this worker to read values."""
         self._unstepped = unstepped
-        self._pending: _native.Pending | None = None
+        self._pending: SentPush | None = None
         self._under_way: list[BatchClaim] = []
 
     def hand_out(self, now: ReadBatch, following: ReadBatch | None) -> None:
@@ -117,15 +118,15 @@ class AsyncStep(TrainingStep):
             self._context.link.group.leave()
 
     def _await_push(self) -> None:
-        if self._pending is not None:
-            torn = self._is_torn(self._pending)
-            self._pending = None
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            torn = self._is_torn(pending)
             claims, self._under_way = self._under_way, []
             if not torn:
                 self._context.link.leases.tracker.acknowledge(claims)
                 self._context.listener.on_trained(claims)
 
-    def _is_torn(self, pending: _native.Pending) -> bool:
+    def _is_torn(self, pending: SentPush) -> bool:
         """Wait for a push. Return True if servers refused it because another worker now holds its batches."""
         try:
             pending.wait()

@@ -14,6 +14,7 @@ import torch
 
 from springtide import _native, errors
 from springtide.embedding.lookup.row_gradients import DeviceGradients
+from springtide.embedding.lookup.table_client import SentPush
 from springtide.worker.bsp.batch_order import UnitGradients
 from springtide.worker.bsp.group import BspGroup, DataPosition
 from springtide.worker.cache.coordinator import CacheCoordinator
@@ -43,7 +44,7 @@ class BspStep(TrainingStep):
         super().__init__(context, own, fixed=False, ahead=False, named=named)
         self._group, self._coordinator, self._units = group, coordinator, units
         self._applying: _native.Pending | None = None
-        self._unconfirmed: tuple[int, _native.Pending] | None = None
+        self._unconfirmed: tuple[int, SentPush] | None = None
         """Last step and its push, if this rank trained it without waiting for the servers."""
         self._finish: Callable[[], None] | None = None
         """Function that finishes the current step once it is complete on all servers."""

@@ -8,6 +8,7 @@ Next: step.py.
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence, Set
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from springtide import errors
+from springtide import _native, errors
 from springtide.domain.model.tables import TableSpec
+from springtide.embedding.device.copies import copies_of, register, unregister
+from springtide.embedding.device.request_line import LatePart
 from springtide.embedding.lookup.device_tables import DeviceTables
 from springtide.embedding.lookup.table_client import TableClient
 from springtide.embedding.modules import optimizers
@@ -114,21 +117,21 @@ def check_dtype(name: str, param: torch.Tensor) -> None:
 
 
 class GpuBucket:
-    """A flat buffer on the GPU, with pinned flat buffers in CPU memory for values and gradients.
+    """Flat buffers for values and gradients on the GPU, each with a pinned flat buffer in CPU memory.
 
     Uploads run on their own stream and do not wait for the step that the GPU computes.
     """
 
     def __init__(self, values: torch.Tensor, grads: torch.Tensor, gpu: torch.device) -> None:
-        self.flat = torch.zeros_like(values, device=gpu)
+        self.flat, self.flat_grads = torch.zeros_like(values, device=gpu), torch.zeros_like(grads, device=gpu)
         self._values, self._grads = values, grads
         self._upload = torch.cuda.Stream(gpu)
         self._free = torch.cuda.Event()
         """Recorded after the last use of `flat`."""
         for memory in (values, grads):
             if memory.nbytes:  # if the process may not lock memory, transfers only become slower
-                torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
-                weakref.finalize(self, torch.cuda.cudart().cudaHostUnregister, memory.data_ptr())
+                register(memory.data_ptr(), memory.nbytes)
+                weakref.finalize(self, unregister, memory.data_ptr())
 
     @contextmanager
     def uploaded(self) -> Iterator[None]:
@@ -142,15 +145,12 @@ class GpuBucket:
         self._free.record(step)
         self._upload.synchronize()  # this waits for the copy, not for the step
 
-    def download(self) -> None:
-        """Copy `flat` to the memory of the gradients, and wait until the copy is done."""
-        self._grads.copy_(self.flat, non_blocking=True)
-        step = torch.cuda.current_stream(self.flat.device)
-        self._free.record(step)
-        step.synchronize()
+    def download(self) -> Any:
+        """Start to copy `flat_grads` to the memory of the gradients. Return an event to wait for."""
+        return copies_of(self.flat.device).to_host((self.flat_grads, self._grads))
 
 
-class DenseChunks:
+class DenseChunks(LatePart):
     """Rows of some parameters as one flat buffer for values and one for gradients."""
 
     def __init__(self, client: TableClient, held: Sequence[DenseSlot]) -> None:
@@ -158,14 +158,17 @@ class DenseChunks:
         keys = np.concatenate([np.arange(part.first, part.first + part.chunks, dtype=np.int64) for part in held])
         self._client, self._tables = client, {part.table for part in held}
         self.rows = client.dense(tables, keys, CHUNK)
+        self._sent = client.dense(tables, keys, CHUNK)
+        """Gradients. They have rows of their own, because values may arrive while a push still waits for the GPU."""
         self.params = [part.param for part in held]
         self.named = [(f"parameter {part.name!r}", part.param) for part in held]
-        flat_values, self.flat_grads = torch.from_numpy(self.rows.rows()), torch.from_numpy(self.rows.grads())
+        flat_values, self.flat_grads = torch.from_numpy(self.rows.rows()), torch.from_numpy(self._sent.grads())
         self.values, self.grads = self._views(flat_values, held), self._views(self.flat_grads, held)
-        self._gpu, self._near = None, list[torch.Tensor]()
+        self._gpu, self._near, self._near_grads = None, list[torch.Tensor](), list[torch.Tensor]()
+        self._copied: Any = None
         if len(devices := {param.device for param in self.params}) == 1 and (gpu := devices.pop()).type == "cuda":
             self._gpu = GpuBucket(flat_values, self.flat_grads, gpu)
-            self._near = self._views(self._gpu.flat, held)
+            self._near, self._near_grads = self._views(self._gpu.flat, held), self._views(self._gpu.flat_grads, held)
 
     @staticmethod
     def _views(flat: torch.Tensor, held: Sequence[DenseSlot]) -> list[torch.Tensor]:
@@ -192,14 +195,26 @@ class DenseChunks:
                     torch._foreach_copy_(self.params, self._near)
         self.rows.hold_basis()
 
-    def take_grads(self, grads: list[torch.Tensor]) -> None:
-        if self._gpu is None:
-            torch._foreach_copy_(self.grads, grads)
-        else:
-            torch._foreach_copy_(self._near, grads)
-            self._gpu.download()
+    def take_grads(self, grads: list[torch.Tensor]) -> Any:
+        """Return the gradients as a part of a push."""
+        self._sent.base_on(self.rows)
+        if self._gpu is not None:
+            torch._foreach_copy_(self._near_grads, grads)
+            return self
+        torch._foreach_copy_(self.grads, grads)
         if not math.isfinite(float(self.flat_grads.sum())):
             check_finite(self.named)
+        return self._sent
+
+    def begin_copy(self) -> None:
+        assert self._gpu is not None
+        self._copied = self._gpu.download()
+
+    def finish_copy(self) -> _native.DenseRows:
+        self._copied.synchronize()
+        if not math.isfinite(float(self.flat_grads.sum())):
+            check_gradients([(name, grad) for (name, _), grad in zip(self.named, self.grads, strict=True)])
+        return self._sent
 
 
 class ServedDense:
@@ -223,6 +238,7 @@ class ServedDense:
         self._all = DenseChunks(client, self.held) if self.held else None
         self._by_present: dict[tuple[bool, ...], DenseChunks] = {}
         self._pulling = False
+        self._asked: Future[None] | None = None
 
     def begin(self, once: Callable[[Callable[[], None]], None]) -> None:
         """Give all workers the same values: trained values if there are any, otherwise the first worker's. `once` runs
@@ -256,8 +272,7 @@ class ServedDense:
         if not any(present):
             return []
         chunks = self._chunks(present)
-        chunks.take_grads([grad.to_dense() if grad.is_sparse else grad for grad in grads if grad is not None])
-        return [chunks.rows]
+        return [chunks.take_grads([grad.to_dense() if grad.is_sparse else grad for grad in grads if grad is not None])]
 
     def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None:
         """Write the values that the previous step requested into the model. Then request new values, which arrive
@@ -275,12 +290,14 @@ class ServedDense:
 
     def _ask(self) -> None:
         if self._all is not None:
-            self._client.pull([self._all.rows])
+            self._asked = self._client.pull_later([self._all.rows])
             self._pulling = True
 
     def _take(self) -> None:
         if self._all is not None and self._pulling:
             self._pulling = False
+            if self._asked is not None:
+                self._asked.result()
             self._all.take()
 
     def _chunks(self, present: tuple[bool, ...]) -> DenseChunks:
@@ -380,11 +397,16 @@ def check_finite(named: Sequence[tuple[str, torch.Tensor]]) -> None:
         norms.setdefault(norm.device, []).append(norm)
     if all(bool(torch.stack(near).isfinite().all()) for near in norms.values()):  # this waits once for each device
         return
-    for name, param in named:
-        if param.grad is not None and not bool(param.grad.isfinite().all()):
-            bad = int((~param.grad.isfinite()).sum())
+    check_gradients([(name, param.grad) for name, param in named if param.grad is not None])
+
+
+def check_gradients(named: Sequence[tuple[str, torch.Tensor]]) -> None:
+    """Raise NonFiniteGradient for the first gradient with NaN or infinity."""
+    for name, grad in named:
+        if not bool(grad.isfinite().all()):
+            bad = int((~grad.isfinite()).sum())
             raise errors.NonFiniteGradient(
-                f"the gradient of {name} has NaN or infinity in {bad} of {param.grad.numel()} places; nothing of this "
+                f"the gradient of {name} has NaN or infinity in {bad} of {grad.numel()} places; nothing of this "
                 "step was applied. Lower the learning rate, clip gradients, or look at this batch"
             )
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from springtide import _native, errors
+from springtide import errors
 from springtide.embedding.lookup.lookup import LookupHandle, Lookups
-from springtide.embedding.lookup.row_gradients import DeviceGradients
+from springtide.embedding.lookup.table_client import RowGradients, SentPush
 from springtide.embedding.lookup.tables import ServedTable
 from springtide.embedding.modules import optimizers
 from springtide.worker.input.batch_plan import ReadBatch
@@ -72,7 +72,7 @@ class TableGradients:
         self._named = [(f"table {table.name!r}", table.weight) for table in context.tables]
         self.weights = [table.weight for table in context.tables]
 
-    def parts(self, stepped: Sequence[JobOptimizer]) -> list[_native.StepRows | DeviceGradients]:
+    def parts(self, stepped: Sequence[JobOptimizer]) -> list[RowGradients]:
         for weight in self._rates.idle_weights(stepped):
             weight.grad = None  # no optimizer of this table has stepped, so the push does not include its gradient
         parts = self._lookups.pending_parts()
@@ -282,7 +282,7 @@ class TrainingStep(abc.ABC):
 
     def _push(
         self, parts: Sequence[Any], batches: PushBatches, hyper: Sequence[Hyper], *, bsp: bool = False
-    ) -> _native.Pending:
+    ) -> SentPush:
         clock = self._context.listener.row_clock()
         return self._client.push(
             parts,

@@ -15,6 +15,7 @@ import springtide as st
 from springtide import errors
 from springtide.embedding.lookup import lookup
 from tests.unit.worker import clicks
+from tests.unit.worker.odd_bags import OddBags
 
 OPTIMIZERS = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1, weight_decay=0.01),
@@ -153,38 +154,9 @@ def test_ids_that_change_in_place_are_looked_up_again(rows_in_device):
     assert_equal(ours, train(OPTIMIZERS["sgd"], forward=forward, copied=True), rtol=0, atol=0)
 
 
-class Odd(nn.Module):
-    """Bags of all kinds over one table shape, with padding, offsets and weights."""
-
-    def __init__(self, dtype=torch.float32) -> None:
-        super().__init__()
-        self.mean = nn.EmbeddingBag(50, 5, mode="mean", padding_idx=3, dtype=dtype)
-        self.jagged = nn.EmbeddingBag(50, 5, mode="sum", dtype=dtype)
-        self.last = nn.EmbeddingBag(50, 5, mode="mean", include_last_offset=True, dtype=dtype)
-        self.rows = nn.Embedding(50, 5, padding_idx=7, dtype=dtype)
-        self.frozen = nn.Embedding(50, 5, dtype=dtype).requires_grad_(False)
-        self.most = nn.EmbeddingBag(50, 5, mode="max", dtype=dtype)
-        self.scale = nn.Parameter(torch.ones(50))
-        self.top = nn.Linear(5, 1)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        flat, starts = ids.reshape(-1), torch.arange(0, ids.numel(), ids.shape[1])
-        uneven = torch.where(starts > 0, starts - 1, 0)
-        ends = torch.cat([starts, torch.tensor([ids.numel() - 2])])
-        parts = [
-            self.mean(ids),
-            self.jagged(flat, uneven, per_sample_weights=self.scale[flat]),
-            self.last(flat, ends),
-            self.rows(ids).sum(1),
-            self.frozen(ids[:, 0]),
-            self.most(ids),
-        ]
-        return self.top(sum(part.float() for part in parts)).squeeze(1)
-
-
 def train_odd(make, dtype=torch.float32, **options):
     torch.manual_seed(1)
-    model = Odd(dtype)
+    model = OddBags(dtype)
     data = torch.utils.data.TensorDataset(torch.randint(0, 50, (120, 4)), torch.rand(120))
     model, optimizer, batches = prepare_model(model, make, data, epochs=2, **options)
     losses = []

@@ -198,6 +198,13 @@ def test_gradients_are_summed_by_row_in_batch_order(kind, dim, scaled, spread):
             added = rows[bags[position]]
             expected[head] += added if scale is None else added * scale[position].cpu().numpy()
     assert np.array_equal(out.cpu().numpy(), expected) and not bad.any()
+    placed = torch.full((1 + int(keys.max()) // 2, dim), 7.0, device=DEVICE)
+    kernels.reduce(keys, order, batch, grads, scale, bad, dim, placed)
+    wanted = np.full(placed.shape, 7.0, np.float32)
+    for at, key in enumerate(keys.tolist()):
+        if key % 2 == 0 and (at == 0 or keys[at - 1] != key):
+            wanted[key // 2] = expected[at]
+    assert np.array_equal(placed.cpu().numpy(), wanted)
 
 
 def test_non_finite_gradient_is_marked():

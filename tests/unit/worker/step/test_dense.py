@@ -242,7 +242,7 @@ def test_combinations_of_present_gradients_are_reused_and_bounded():
         return served.dense.parts(served.stepped)[0]
 
     first = rows(0)
-    assert rows(0) is first and rows(*range(7)) is served.dense._all.rows
+    assert rows(0) is first and rows(*range(7)) is served.dense._all._sent
     for number in range(2, 33):
         rows(*(bit for bit in range(7) if number >> bit & 1))
     assert len(served.dense._by_present) == 32 and rows(0) is first
