@@ -32,12 +32,14 @@ from springtide.master.autoscale.loop import AdviserSetup
 from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.core.context import MasterContext
 from springtide.master.core.journal import Journal
+from springtide.master.core.progress import point_of
 from springtide.master.core.record import JobRecord
 from springtide.master.dispatcher import AWAY_S, MasterService
 from springtide.master.parts import MasterParts
 from springtide.rpc.transport import addresses
 from springtide.rpc.transport.listener import RpcListener
 from springtide.telemetry import events, logs, output, planner_views
+from springtide.telemetry.progress import ProgressLog
 from springtide.telemetry.prometheus import MetricsServer
 
 log = logging.getLogger(__name__)
@@ -99,11 +101,15 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
         "job %s: serving at %s, waiting for %d servers, %d workers", spec.name, address, spec.servers, spec.workers
     )
     addresses.write_master(files.master, found_at(at, address, term))
+    history = ProgressLog(files.progress)
     beside = [asyncio.create_task(service.lag.watch()), asyncio.create_task(tidy(journal))]
     while not service.context.over.is_set():
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(service.context.over.wait(), TICK_S)
         service.tick()
+        if history.is_due(time.time()):
+            history.add(point_of(service.status(), at=time.time()))
+    history.add(point_of(service.status(), at=time.time()))
     for task in beside:
         task.cancel()
     await asyncio.gather(*beside, return_exceptions=True)

@@ -58,6 +58,8 @@ class RunFiles:
     traffic = RunFile("traffic.jsonl")
     """Traffic history of the stream, for forecasts (`master.autoscale.forecast`)."""
     forecast = RunFile("forecast.json")
+    progress = RunFile("progress.jsonl")
+    """Time series of the job's progress (`telemetry.progress`)."""
     online = RunFile("online.jsonl")
     """Time series of an online job (`master.autoscale.online_loop`)."""
     checkpoints = RunFile("checkpoints")

@@ -1,5 +1,5 @@
 """Collects what a `JobStatus` needs: the sums of members' reports, the resource use of roles, and the delay of the
-event loop."""
+event loop. Reduces a status to a point of the recorded progress."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.model.cache_rules import CacheUse, together
-from springtide.rpc.messages.types import MemberReport
+from springtide.rpc.messages.types import JobStatus, MemberReport
+from springtide.telemetry.progress import ProgressPoint
 
 # length in seconds of the window for the rate: long enough for a steady rate with reports every second, and short
 # enough to show a change
@@ -115,6 +116,21 @@ class ProgressTally:
         elapsed = max(at, self._history[-1][0]) - since
         # the difference is negative after a ledger rollback
         return max(0, last - first) / elapsed if elapsed > 0 else 0.0
+
+
+def point_of(status: JobStatus, *, at: float) -> ProgressPoint:
+    return ProgressPoint(
+        at=round(at, 3),
+        samples=status.samples,
+        samples_per_s=round(status.training.samples_per_s, 1),
+        loss=status.training.loss,
+        metrics=status.training.metrics,
+        shards_done=status.data.shards_done,
+        workers=status.roles.workers.alive,
+        servers=status.roles.servers.alive,
+        data_workers=status.roles.data_workers.alive,
+        lag_s=None if status.online is None else round(status.online.lag_s, 3),
+    )
 
 
 STALE_S = 10.0  # seconds after which a measurement that a role made of itself is ignored
