@@ -29,7 +29,7 @@ help:
 	@echo "make setup-extra  what the tests marked 'extra' need"
 	@echo "make setup-frameworks  Hugging Face, DeepCTR-Torch and ONNX, which some tests and pages need (200 MB)"
 	@echo "make sanitize     the native tests under ASan/UBSan and TSan; FUZZ_SECONDS=30 for each fuzz target"
-	@echo "make wheel        dist/springtide-*.whl, which installs without a compiler; see docs/install.md"
+	@echo "make wheel        dist/springtide-*.whl, which installs without a compiler; see docs/how-to/install.md"
 	@echo "make chart        write the Helm chart to build/helm/springtide"
 
 env: $(STAMPS)/deps native

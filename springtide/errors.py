@@ -1,8 +1,8 @@
 """Error classes of Springtide: mistakes of the user (`UserError`), errors worth a retry, and errors that end the
 job.
 
-A message says what happened, to which object, what was found, what was expected, and what to do next. docs/errors.md
-describes every class for users.
+A message says what happened, to which object, what was found, what was expected, and what to do next.
+docs/reference/errors.md describes every class for users.
 """
 
 import difflib

@@ -1,4 +1,4 @@
-"""Write docs/api.md from the signatures and docstrings of public names. A test fails when the page is behind.
+"""Write docs/reference/api.md from the signatures and docstrings of public names. A test fails when the page is behind.
 
 A module with `__all__` is public. The tool reads sources and imports nothing, so it needs no optional package.
 """
@@ -12,13 +12,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEAD = """# API reference
 
 This page lists every public name with its signature, for users who know what they look for. [The training
-loop](user-loop.md) explains the most important names with examples. `tools/api_page.py` writes this page from the
-docstrings. Names that are not on this page may change without notice, except for these, which have pages of their own:
+loop](../how-to/training-loop.md) explains the most important names with examples. `tools/api_page.py` writes
+this page from the docstrings. Names that are not on this page may change without notice, except for these, which have
+pages of their own:
 
 * [errors](errors.md), as `springtide.errors`
 * [settings](settings.md) of `st.join(...)`, as fields of `springtide.config.Settings`
 * [fields of a spec](spec.md), as `springtide.domain.spec.elastic_job.ElasticJob`
-* [scaling policies](design/policies.md) of your own
+* [scaling policies](../design/policies.md) of your own
 
 The modules and their names:
 
@@ -35,23 +36,23 @@ RETURNED = {
 NOT_CALLED = {"Job", "Batches"}
 """Classes that a user never creates."""
 GUIDES = {
-    "springtide": "user-loop",
-    "springtide.checkpoint": "checkpointer",
-    "springtide.data": "data-workers",
-    "springtide.data.stream.decode": "streams",
-    "springtide.export": "export",
-    "springtide.integrations.accelerate": "accelerate",
-    "springtide.integrations.lightning": "lightning",
-    "springtide.integrations.transformers": "transformers",
-    "springtide.launch.job_lookup": "submitting",
-    "springtide.launch.submit": "submitting",
-    "springtide.data.stream.log.layout": "streams",
-    "springtide.data.stream.log.stream": "streams",
-    "springtide.planning.online.seasonal": "forecasting",
-    "springtide.ray": "ray",
-    "springtide.zoo": "zoo",
-    "springtide.zoo.clicklog.generator": "zoo",
-    "springtide.zoo.metrics": "zoo",
+    "springtide": "how-to/training-loop",
+    "springtide.checkpoint": "how-to/checkpointer",
+    "springtide.data": "how-to/data-workers",
+    "springtide.data.stream.decode": "how-to/streams",
+    "springtide.export": "how-to/export",
+    "springtide.integrations.accelerate": "how-to/accelerate",
+    "springtide.integrations.lightning": "how-to/lightning",
+    "springtide.integrations.transformers": "how-to/transformers",
+    "springtide.launch.job_lookup": "how-to/submitting",
+    "springtide.launch.submit": "how-to/submitting",
+    "springtide.data.stream.log.layout": "how-to/streams",
+    "springtide.data.stream.log.stream": "how-to/streams",
+    "springtide.planning.online.seasonal": "how-to/forecasting",
+    "springtide.ray": "how-to/ray",
+    "springtide.zoo": "reference/zoo",
+    "springtide.zoo.clicklog.generator": "reference/zoo",
+    "springtide.zoo.metrics": "reference/zoo",
 }
 """Page that shows how to use a module, where there is one."""
 WIDTH = 100
@@ -96,7 +97,7 @@ def homes_of(path: pathlib.Path, module: str) -> dict[str, str]:
 
 def section(module: str, homes: dict[str, str], words: str) -> str:
     entries = [entry(name, home) for name, home in (homes | RETURNED.get(module, {})).items()]
-    guide = f" [How to use it]({GUIDES[module]}.md)." if module in GUIDES else ""
+    guide = f" [How to use it](../{GUIDES[module]}.md)." if module in GUIDES else ""
     return f"## `{module}`\n\n{words.removeprefix('Pure. ')}{guide}\n\n" + "\n".join(entries)
 
 
@@ -243,4 +244,4 @@ def prose(words: str) -> str:
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "api.md").write_text(page())
+    (ROOT / "docs" / "reference" / "api.md").write_text(page())

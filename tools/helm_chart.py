@@ -23,7 +23,7 @@ SECRET = '{{ if $known }}{{ index $known.data "secret" }}{{ else }}{{ randAlphaN
 CAPACITY = '{{ required "brain.capacity: what all jobs may take, such as 640,2560G" .Values.brain.capacity }}'
 
 VALUES = f"""# Springtide's own image is in no registry unless you have put it there (deploy/Dockerfile): give yours.
-# docs/kubernetes.md tells more.
+# docs/how-to/kubernetes.md tells more.
 image: springtide:{__version__}
 
 # The one namespace whose jobs the operator looks after, with rights there and nowhere else; empty: all of the cluster.

@@ -1,4 +1,4 @@
-"""Write docs/settings.md from the docstrings of config.Settings. A test fails when the page is behind."""
+"""Write docs/reference/settings.md from the docstrings of config.Settings. A test fails when the page is behind."""
 
 import ast
 import inspect
@@ -39,4 +39,4 @@ def entries(part: type) -> list[str]:
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "settings.md").write_text(page())
+    (ROOT / "docs" / "reference" / "settings.md").write_text(page())

@@ -1,4 +1,4 @@
-"""Write docs/spec.md from the docstrings of domain.elastic_job. A test fails when the page is behind."""
+"""Write docs/reference/spec.md from the docstrings of domain.elastic_job. A test fails when the page is behind."""
 
 import pathlib
 import sys
@@ -15,8 +15,8 @@ HEAD = """# A job's spec
 
 This page lists the fields of a job spec. `springtide submit` reads it, a program builds it as
 `springtide.domain.spec.elastic_job.ElasticJob`, and a Kubernetes cluster stores it as the `spec` of an `ElasticJob`.
-[Submitting](submitting.md) shows how to use it. Only `script` is required. `tools/spec_page.py` writes this page from
-`springtide/domain/spec/elastic_job.py`.
+[Submitting](../how-to/submitting.md) shows how to use it. Only `script` is required.
+`tools/spec_page.py` writes this page from `springtide/domain/spec/elastic_job.py`.
 
 ```yaml
 apiVersion: springtide.dev/v1alpha1   # optional: without these three lines, all keys
@@ -81,4 +81,4 @@ def default(field: schema.Field) -> str:
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "spec.md").write_text(page())
+    (ROOT / "docs" / "reference" / "spec.md").write_text(page())

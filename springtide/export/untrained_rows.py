@@ -1,8 +1,8 @@
 """Rows of keys that were never trained: what a server answers for them, computed from an export alone.
 
 In: a table's id, its init and the job's seed, from the card of an export. Out: the rows that the store's
-`kernels/row_init.cpp` makes, equal to the bit wherever log, cos and sin agree. `docs/export.md` gives the same steps
-for other languages.
+`kernels/row_init.cpp` makes, equal to the bit wherever log, cos and sin agree. `docs/how-to/export.md` gives
+the same steps for other languages.
 """
 
 from typing import cast

@@ -179,7 +179,7 @@ class Job:
             "10%"), "auto" (bsp: decided by measurement; async: off) or "off"; None: the job's setting.
         cache_staleness: async only. Updates by other workers that a cached row may lack; None: the job's setting, 10.
         allocation: bsp only. Assigns samples to workers: "anneal", "laia" (by cached rows), "random", "contiguous".
-        reduction: bsp only. "batch-order" sums sample by sample in order (docs/caching.md); else in rank order.
+        reduction: bsp only. "batch-order" sums samples in order (docs/how-to/row-cache.md); else in rank order.
         """
         mode = self._mode(sync, accumulate)
         how: Any = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, "num_workers": num_workers}

@@ -2,8 +2,8 @@
 cores.
 
 In: optionally a number of samples. Out: `log()` (train and test part) and `model(tables)`. With batch 512, Adagrad
-at 0.05 and one pass, training gets within about 0.01 of the best AUC; `docs/zoo.md` has the figures. `CountedModel`
-checks that every sample was trained once despite faults.
+at 0.05 and one pass, training gets within about 0.01 of the best AUC; `docs/reference/zoo.md` has the figures.
+`CountedModel` checks that every sample was trained once despite faults.
 """
 
 from dataclasses import dataclass

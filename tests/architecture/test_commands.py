@@ -26,4 +26,4 @@ def test_docs_use_only_options_the_command_has(page):
 
 def test_commands_of_the_front_page_are_found():
     front = GIVEN.findall((sources.ROOT / "README.md").read_text())
-    assert any(line.startswith("run train.py --servers 2") for line in front) and len(front) > 10
+    assert any(line.startswith("run train.py --servers 2") for line in front) and len(front) > 2

@@ -38,7 +38,7 @@ def test_wheel_installs_the_command_and_every_extra(python_part):
         r"^springtide=(\S+?):(\w+)$", of_info["entry_points.txt"].replace(" ", ""), re.M
     ).groups()
     assert callable(getattr(importlib.import_module(module), function))
-    page = (sources.ROOT / "docs" / "install.md").read_text().partition("## Extras")[2]
+    page = (sources.ROOT / "docs" / "how-to" / "install.md").read_text().partition("## Extras")[2]
     listed = re.findall(r"^\| `(\w+)` \|", page, flags=re.M)
     assert sorted(re.findall(r"^Provides-Extra: (\w+)$", of_info["METADATA"], flags=re.M)) == sorted(listed)
 
@@ -69,7 +69,8 @@ def test_wheel_runs_a_job_on_a_machine_without_a_compiler(tmp_path):
     (site / "torch_and_others.pth").write_text(
         f"{sysconfig.get_path('purelib')}\n"
     )  # found after the wheel's own files
-    script = re.search(r"```python file=train.py\n(.*?)```", (sources.ROOT / "docs/quickstart.md").read_text(), re.S)
+    page = (sources.ROOT / "docs/tutorials/first-job.md").read_text()
+    script = re.search(r"```python file=train.py\n(.*?)```", page, re.S)
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "train.py").write_text(script[1])
 

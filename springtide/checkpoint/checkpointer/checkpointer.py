@@ -2,7 +2,7 @@
 
 In: an fsspec URL, steps and state dicts. Out: `Save`s with their outcome, and `Loaded` states, read from memory if the
 newest state is there, and otherwise from storage. This module needs neither tables nor a job. Users read
-docs/checkpointer.md.
+docs/how-to/checkpointer.md.
 """
 
 import concurrent.futures

@@ -278,7 +278,7 @@ class UrlStore:
                 raise
             reason = " ".join(str(error).split()) or type(error).__name__
             raise errors.StoreFailed(
-                f"{self._url}: {reason}. Check the bucket, the credentials and the endpoint: docs/storage.md"
+                f"{self._url}: {reason}. Check the bucket, the credentials and the endpoint: docs/how-to/storage.md"
             ) from error
 
     def _make_folder(self) -> None:

@@ -1,4 +1,4 @@
-"""Pure. The hash that turns strings and integers into 64-bit ids, published for serving in docs/data-on-disk.md.
+"""Pure. The hash that turns strings and integers into 64-bit ids, published for serving in docs/how-to/data-on-disk.md.
 
 In: strings, bytes, integers or missing values. Out: int64 ids; 0 for missing values, never for others.
 """

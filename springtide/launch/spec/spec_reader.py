@@ -69,7 +69,7 @@ class _Tree:
 
 
 def read(path: pathlib.Path) -> ParsedSpec:
-    hint = f"{nearest(path)}docs/spec.md describes its fields"
+    hint = f"{nearest(path)}docs/reference/spec.md describes its fields"
     return parse(file_input.read(path, what="the spec of a job", hint=hint, most_bytes=MOST_BYTES), path)
 
 

@@ -104,7 +104,7 @@ class TableRates:
         for kind, names in lazy.items():
             log.warning(
                 "%s trains %d tables (%r, ...) lazily: a step changes only the rows that it looks up. Plain PyTorch "
-                "would also move other rows by their momentum and weight decay (docs/optimizers.md)",
+                "would also move other rows by their momentum and weight decay (docs/reference/optimizers.md)",
                 kind,
                 len(names),
                 names[0],

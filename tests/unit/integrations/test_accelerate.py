@@ -1,4 +1,4 @@
-"""A loop of Accelerate, alone: the program of docs/accelerate.md and what is refused."""
+"""A loop of Accelerate, alone: the program of docs/how-to/accelerate.md and what is refused."""
 
 import pytest
 import torch

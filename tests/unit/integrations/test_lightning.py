@@ -1,4 +1,4 @@
-"""A lightning.Trainer with SpringtideStrategy, alone: the program of docs/lightning.md and what is refused."""
+"""A lightning.Trainer with SpringtideStrategy, alone: the program of docs/how-to/lightning.md and what is refused."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""A transformers.Trainer, alone: the program of docs/transformers.md and what is refused."""
+"""A transformers.Trainer, alone: the program of docs/how-to/transformers.md and what is refused."""
 
 import pathlib
 
