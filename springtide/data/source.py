@@ -297,7 +297,7 @@ def _count(dataset: Any) -> int:
     if named or isinstance(dataset, str | bytes | os.PathLike):
         raise errors.BadInput(
             f"the data set is a {type(dataset).__name__}: expected samples by index. A file needs a reader, such as "
-            "springtide.zoo.CriteoTsv(path); columns of tensors go into torch.utils.data.TensorDataset(x, y)"
+            "springtide.read_csv(path); columns of tensors go into torch.utils.data.TensorDataset(x, y)"
         )
     if (
         isinstance(dataset, tuple)

@@ -1,8 +1,8 @@
 """Model zoo: recommendation models, and data to train them on.
 
 `catalog` has `models` by name. `clicklog` is a generated click log with a known best AUC. `readers` reads public
-data sets: Criteo, Avazu, MovieLens. `metrics` has streaming AUC and log loss. Names are imported on first
-use, because the generator and the metrics need no torch.
+data sets: Criteo, Avazu, MovieLens. `metrics` has streaming AUC and log loss. Names are imported on first use,
+because the generator and the metrics need no torch.
 """
 
 from springtide import lazy_names
@@ -14,9 +14,9 @@ _HOME = {
     "loss": "springtide.zoo.models",
     "LogSpec": "springtide.zoo.clicklog.population",
     "ClickLog": "springtide.zoo.clicklog.dataset",
-    "CriteoTsv": "springtide.zoo.readers.text_datasets",
-    "AvazuCsv": "springtide.zoo.readers.text_datasets",
-    "MovieLens": "springtide.zoo.readers.text_datasets",
+    "read_criteo": "springtide.zoo.readers",
+    "read_avazu": "springtide.zoo.readers",
+    "read_movielens": "springtide.zoo.readers",
 }
 
 __all__ = sorted(_HOME)

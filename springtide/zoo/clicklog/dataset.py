@@ -178,7 +178,7 @@ class ClickLog(BatchDataset):
         if folder is not None:
             content = f"{self.kind} {self.samples} {self.spec}"
             name = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
-            return array_files.cached_arrays([folder], name, content, blocks)[0]
+            return array_files.cached_arrays(folder, name, content, blocks)
         return array_files.joined(self.samples, blocks)
 
 

@@ -13,7 +13,6 @@ from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input import batch_plan, feeds, lease_prefetch
-from springtide.zoo.readers.text_datasets import CriteoTsv
 from tests.oracles import ledger_invariants
 from tests.unit.worker.input.test_iterable import Worker
 
@@ -36,12 +35,6 @@ def tensors(folder):
     return data.TensorDataset(torch.arange(SAMPLES), torch.zeros(SAMPLES)), lambda batch: batch.x.tolist()
 
 
-def text(folder):
-    path = folder / "day.txt"
-    path.write_text("".join(f"0\t{n}" + "\t" * 38 + "\n" for n in range(SAMPLES)))
-    return CriteoTsv(path), lambda batch: torch.expm1(batch.x.dense[:, 0]).round().int().tolist()
-
-
 def columns(folder):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table({"click": np.zeros(SAMPLES), "n": np.arange(SAMPLES, dtype=np.float32)})
@@ -50,7 +43,7 @@ def columns(folder):
     return read, lambda batch: batch.x["n"].int().tolist()
 
 
-@pytest.mark.parametrize("kind", [mapped, tensors, text, columns])
+@pytest.mark.parametrize("kind", [mapped, tensors, columns])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_sample_is_trained_once_though_workers_die(tmp_path, kind, seed):
     dataset, samples_of = kind(tmp_path)
