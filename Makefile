@@ -12,7 +12,7 @@ NATIVE_SOURCES = $(shell find cpp -name '*.h' -o -name '*.cpp')
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env native native-tests wheel demo test test-k8s check format docs bench soak chaos mutate setup-extra setup-frameworks sanitize chart clean
+.PHONY: help env native native-tests wheel demo test test-k8s check format docs bench soak chaos mutate docs-site setup-extra setup-frameworks sanitize chart clean
 
 help:
 	@echo "make env          .venv with everything, the native core built in place"
@@ -22,6 +22,7 @@ help:
 	@echo "make check        format, lint, types, import contracts"
 	@echo "make format       rewrite the sources as 'make check' wants them"
 	@echo "make docs         run the runnable blocks of README and docs/"
+	@echo "make docs-site    the documentation as a site in build/site"
 	@echo "make bench        all benchmarks, or NAME=store"
 	@echo "make soak         the long tests"
 	@echo "make chaos        jobs under random faults, SECONDS=600 SEED=1; see docs/design/chaos.md"
@@ -81,6 +82,7 @@ format: env
 	$(BIN)/ruff check --fix .
 	$(BIN)/python tools/settings_page.py
 	$(BIN)/python tools/api_page.py
+	$(BIN)/python tools/reference_pages.py
 	$(BIN)/clang-format -i $(NATIVE_SOURCES)
 
 # Only a KUBECONFIG given on the command line counts: nobody's cluster is used because a shell happens to know it.
@@ -93,6 +95,12 @@ test-k8s: env
 
 docs: env
 	@$(BIN)/python -m pytest tests/process/test_docs.py
+
+# A clone gets the site's packages when it first builds the site. Warnings are errors.
+docs-site: $(VENV)/pyvenv.cfg
+	@$(BIN)/python -c "import material, mkdocstrings" 2>/dev/null || $(BIN)/pip install -q --no-compile -c constraints.txt mkdocs-material "mkdocstrings[python]"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "build/site/index.html; with search: $(BIN)/python -m http.server -d build/site"
 
 bench: env
 	@for name in $(or $(NAME),$$($(BIN)/python -c "from springtide_lab.bench import BENCHES; print(*BENCHES)")); do \
