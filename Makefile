@@ -6,13 +6,14 @@ NATIVE_BUILD := build/native
 STAMPS := .stamps
 EXTRAS := dev parquet export bench sim kafka tls k8s
 COMPILE := cmake ninja nanobind
+PAGE_SOURCES = $(shell find dashboard -name node_modules -prune -o -type f -print)
 NATIVE_SOURCES = $(shell find cpp -name '*.h' -o -name '*.cpp')
 
 # Many container images set this; then every process of every test would compile torch and Ray again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env native native-tests wheel demo test test-k8s check format docs bench soak chaos mutate docs-site setup-extra setup-frameworks sanitize chart clean
+.PHONY: help env native native-tests dashboard wheel demo test test-k8s check format docs bench soak chaos mutate docs-site setup-extra setup-frameworks sanitize chart clean
 
 help:
 	@echo "make env          .venv with everything, the native core built in place"
@@ -30,10 +31,11 @@ help:
 	@echo "make setup-extra  what the tests marked 'extra' need"
 	@echo "make setup-frameworks  Hugging Face, DeepCTR-Torch and ONNX, which some tests and pages need (200 MB)"
 	@echo "make sanitize     the native tests under ASan/UBSan and TSan; FUZZ_SECONDS=30 for each fuzz target"
+	@echo "make dashboard    the dashboard's page, where Node.js is installed; part of make env"
 	@echo "make wheel        dist/springtide-*.whl, which installs without a compiler; see docs/how-to/install.md"
 	@echo "make chart        write the Helm chart to build/helm/springtide"
 
-env: $(STAMPS)/deps native
+env: $(STAMPS)/deps native dashboard
 
 # The compiler works beside pip, which has the processor first: pip uses one core and waits for the network. Several goals
 # (`make clean env`) are for one after the other, but for those of set-up and
@@ -61,7 +63,14 @@ native: $(STAMPS)/compile
 native-tests: native
 	@PATH="$(CURDIR)/$(BIN):$$PATH" MAKEFLAGS= tools/build_native $(NATIVE_BUILD) tests
 
-wheel: $(STAMPS)/compile
+# Nothing where Node.js is missing: all but the dashboard's page works without it.
+dashboard: $(STAMPS)/dashboard
+
+$(STAMPS)/dashboard: $(PAGE_SOURCES) tools/build_dashboard
+	@tools/build_dashboard
+	@mkdir -p $(STAMPS) && touch $@
+
+wheel: $(STAMPS)/compile dashboard
 	@PATH="$(CURDIR)/$(BIN):$$PATH" MAKEFLAGS= nice -n 10 tools/build_wheel dist
 
 demo: env
@@ -131,4 +140,4 @@ chart: env
 	@$(BIN)/python tools/helm_chart.py
 
 clean:
-	rm -rf build $(STAMPS) springtide/_native*.so springtide/_native.pyi
+	rm -rf build $(STAMPS) springtide/_native*.so springtide/_native.pyi springtide/dashboard/static dashboard/node_modules

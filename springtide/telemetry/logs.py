@@ -55,6 +55,8 @@ class RunFiles:
     """On Kubernetes, the spec that the master received last (`launch.k8s.pod_requests`)."""
     view = RunFile("view.json")
     """Last view that the planner got (`telemetry.planner_views`)."""
+    views = RunFile("views")
+    """Folder with the views behind the newest plans that were carried out, by number."""
     traffic = RunFile("traffic.jsonl")
     """Traffic history of the stream, for forecasts (`master.autoscale.forecast`)."""
     forecast = RunFile("forecast.json")

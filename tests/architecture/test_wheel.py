@@ -14,6 +14,7 @@ import pytest
 
 from tests.architecture import sources
 
+PAGE = "springtide/dashboard/static/"
 PACK = "import sys; from scikit_build_core.build import build_wheel; build_wheel(sys.argv[1], {'wheel.cmake': 'false'})"
 
 
@@ -28,8 +29,10 @@ def python_part(tmp_path_factory):
 
 def test_wheel_has_every_file_of_the_package_and_nothing_else(python_part):
     packed = {name for name in python_part if ".dist-info/" not in name}
-    assert packed == {name for path in sources.tracked() if (name := sources.short(path)).startswith("springtide/")}
-    assert {"springtide/py.typed", "springtide/cli/show/dashboard.html"} <= packed
+    built = {name for name in packed if name.startswith(PAGE)}
+    known = {name for path in sources.tracked() if (name := sources.short(path)).startswith("springtide/")}
+    assert packed - built == known and "springtide/py.typed" in packed
+    assert built == {sources.short(path) for path in (sources.ROOT / PAGE).rglob("*") if path.is_file()}
 
 
 def test_wheel_installs_the_command_and_every_extra(python_part):

@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from springtide.cli.show import events
 from springtide.domain.model import cache_rules
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
+from springtide.telemetry import event_sentences as events
 from springtide.testing.cluster import LocalCluster
 from tests.process import hosts
 from tests.process.hosted_jobs import HostedJob

@@ -4,6 +4,7 @@ The options become an `ElasticJob`. Next: `launch.local_job` runs the job, `cli.
 """
 
 import asyncio
+import contextlib
 import pathlib
 import sys
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from springtide.cli.common.options import pairs, verb
 from springtide.cli.common.render import wrap
 from springtide.cli.job.run_options import RUN_OPTIONS, RUN_PARAMETERS
 from springtide.cli.show import live_view
+from springtide.dashboard.dormant_server import DormantServer
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, FollowingWish, PatienceWish, Quota, RoleWish
 from springtide.launch import local_job
 from springtide.launch.spec import resolve
@@ -53,10 +55,10 @@ def execute(given: Mapping[str, Any], witness: Witness | None = None) -> tuple[J
     output.keep_going()  # the job must continue even if the reader of its output exits
     begun = local_job.begin(job_of(given), pathlib.Path(given["logs"]), code=pathlib.Path(), say=print_line)
     begun = replace(begun, plan=replace(begun.plan, **{name: given[name] for name in ("port", "debug", "tls")}))
-    return asyncio.run(_run(begun, witness)), begun.files
+    return asyncio.run(_run(begun, given["dashboard"], witness)), begun.files
 
 
-async def _run(begun: local_job.PreparedRun, witness: Witness | None) -> JobStatus:
+async def _run(begun: local_job.PreparedRun, dashboard: str, witness: Witness | None) -> JobStatus:
     shown = live_view.open_view(begun.plan, begun.files)
 
     def on_status(status: JobStatus) -> None:
@@ -65,7 +67,18 @@ async def _run(begun: local_job.PreparedRun, witness: Witness | None) -> JobStat
             witness(status, begun.files, shown.say)
 
     with shown:
-        return await local_job.attend(begun, say=shown.say, seen=on_status)
+        async with contextlib.AsyncExitStack() as beside:
+            if dashboard != "off":
+                page = await beside.enter_async_context(DormantServer(begun.files, port_of(dashboard)))
+                shown.say(f"dashboard {page.url}")
+            return await local_job.attend(begun, say=shown.say, seen=on_status)
+
+
+def port_of(text: str) -> int:
+    """Return the port that an option names; 0 for "auto"."""
+    if text != "auto" and not (text.isdecimal() and int(text) < 2**16):
+        raise errors.BadInput(f"--dashboard {text}: expected a port such as 8470, auto or off")
+    return 0 if text == "auto" else int(text)
 
 
 def print_line(line: str) -> None:

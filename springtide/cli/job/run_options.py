@@ -134,6 +134,9 @@ RUN_PARAMETERS = [
     parameter("logs", Runs, RUNS),
     _o("port", "", "Port of the master; 0 means any free port.", min=0, max=65535, default=0).parameter(),
     _o("tls", "", "Use mutual TLS between all roles, as on a cluster.", default=False).parameter(),
+    _o(
+        "dashboard", "", "Port of the job's dashboard; auto for any free port.", "PORT|auto|off", default="auto"
+    ).parameter(),
     *(option.parameter() for option in _PATIENCE),
     parameter("as_json", Json, False),
     parameter("debug", Debug, False),

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from springtide.cli.app import main
-from springtide.cli.show import events
+from springtide.telemetry import event_sentences as events
 from springtide.telemetry import logs, planner_views
 
 EXAMPLE = pathlib.Path(__file__).parents[4] / "examples" / "plan_job.yaml"
