@@ -48,6 +48,10 @@ PACKAGES = {
     "deepctr_torch": FRAMEWORKS,
     "onnxruntime": FRAMEWORKS,
     "onnxscript": FRAMEWORKS,
+    "tensorboardX": FRAMEWORKS,
+    "tensorboard": FRAMEWORKS,
+    "mlflow": FRAMEWORKS,
+    "wandb": FRAMEWORKS,
     "moto": "pip install 'moto[server]' s3fs",
     "s3fs": "pip install 'moto[server]' s3fs",
 }

@@ -66,6 +66,7 @@ EVENTS = {
     "fenced": "The master takes nothing more from a process that it has declared lost.",
     "figures": "Metrics for Prometheus are served, and where.",
     "finished": "A role has done its work.",
+    "hyperparameters": "The batch size and the optimizers of the script, for experiment trackers.",
     "joined": "A process joined the job for the first time.",
     "journal_lost": "The journal could not be read; the job restarts from its last checkpoint.",
     "left": "A server has given all its slots away and left.",
@@ -85,12 +86,14 @@ EVENTS = {
     "resumed": "The run continues another run from its checkpoint.",
     "shorten": "A slow worker gives the end of its lease to another worker.",
     "slow": "Workers were found to be slower than their peers.",
+    "tracker": "An experiment tracker (`--log-to`) has begun, and where, or has failed.",
     "uploaded": "A checkpoint was copied to the URL, or could not be.",
     "unreadable": "A worker could not read a part of the data; others will try.",
 }
 """Meaning of each event."""
 VARIABLE = {
     "springtide/master/handlers.py": ("joined", "reconnected"),
+    "springtide/master/data/shared_values.py": ("hyperparameters",),
     "springtide/master/checkpoint/schedule.py": ("new_data", "resumed"),
 }
 """Events whose kind is a variable where they are logged, by module."""
@@ -170,9 +173,10 @@ def events_page() -> str:
 
 
 def logged() -> Iterator[tuple[str, list[str]]]:
-    """Kind and fields of every event that the master, the agent and the agent's pod log."""
+    """Kind and fields of every event that the master, the agent, the agent's pod and trackers log."""
     folders = [ROOT / "springtide" / folder for folder in ("master", "platforms/agent", "launch/k8s")]
-    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
+    trackers = ROOT / "springtide" / "telemetry" / "trackers.py"
+    for path in sorted([trackers, *(path for folder in folders for path in folder.rglob("*.py"))]):
         for call in calls(path, "log_event", "_log_event", "_tell", "write"):
             if not call.args or (called(call) == "write" and not call.keywords):
                 continue

@@ -1,6 +1,5 @@
 """Exports a job's checkpoints repeatedly: `springtide export --every`, and a process beside a running job."""
 
-import asyncio
 import signal
 import sys
 import threading
@@ -11,13 +10,13 @@ from springtide import config, errors
 from springtide.checkpoint.format.storage import open_store
 from springtide.domain.core import validation
 from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.platforms.agent.side_process import SideProcess
 from springtide.telemetry import logs, output
 
 if TYPE_CHECKING:
     from springtide.export.exporter import ContinuousExport
 
 AGAIN_S = 5.0  # seconds to wait after a failed export
-LAST_S = 120.0  # most seconds for the last export, after the end of the job
 
 
 def follow(
@@ -63,51 +62,10 @@ def first_wait_s(following: "ContinuousExport", every_s: float) -> float:
         return every_s
 
 
-class Exporter:
-    """Process that exports while a job runs. A dead process is restarted. The output of the process is in the job's
-    logs."""
-
-    def __init__(self, files: logs.RunFiles, rules: CheckpointRules, url: str, *, every_s: float) -> None:
-        self._log, self._stopping = files.logs / "exports.log", False
-        where = f"{rules.folder}/{files.root.name}" if rules.folder else str(files.checkpoints)
-        self._command = [sys.executable, "-m", "springtide.launch.export_process"]
-        self._arguments = [where, url, f"{every_s:g}", rules.url]
-        self._process: asyncio.subprocess.Process | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def begun(self) -> bool:
-        return self._task is not None
-
-    def begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._keep())
-
-    async def end(self) -> None:
-        self._stopping = True
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-        if self._task is not None:
-            try:
-                await asyncio.wait_for(self._task, LAST_S)
-            except TimeoutError:
-                if self._process is not None and self._process.returncode is None:
-                    self._process.kill()
-                    await self._process.wait()
-
-    async def _keep(self) -> None:
-        while not self._stopping:
-            with logs.open_log(self._log) as out:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self._command,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=out,
-                    stderr=out,
-                    start_new_session=True,
-                    env=config.with_arguments(self._arguments),
-                )
-            await self._process.wait()
-            if not self._stopping:
-                await asyncio.sleep(AGAIN_S)
+def exporter(files: logs.RunFiles, rules: CheckpointRules, url: str, *, every_s: float) -> SideProcess:
+    where = f"{rules.folder}/{files.root.name}" if rules.folder else str(files.checkpoints)
+    module = "springtide.launch.export_process"
+    return SideProcess(module, [where, url, f"{every_s:g}", rules.url], files.logs / "exports.log")
 
 
 def main() -> int:

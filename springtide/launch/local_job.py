@@ -13,11 +13,12 @@ from springtide.domain.core import validation
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec.elastic_job import ElasticJob
-from springtide.launch.export_process import Exporter
+from springtide.launch import export_process
 from springtide.launch.spec import resolve
-from springtide.platforms.agent import run_plan
+from springtide.platforms.agent import run_plan, tracking
 from springtide.platforms.agent.agent import Agent
 from springtide.platforms.agent.run_plan import RunPlan
+from springtide.platforms.agent.side_process import SideProcess
 from springtide.platforms.local import process_group
 from springtide.platforms.local.fork_server import ForkServerClient
 from springtide.platforms.local.gpu_assignment import GpuAssignments
@@ -104,7 +105,8 @@ async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], No
     try:
         if begun.plan.spec.worker_memory is None:  # under a memory limit, workers are not forked
             warm.begin(worker_environment(begun.plan))
-        return await agent.run(seen_first, before_roles=warm.imported)
+        async with tracking.beside(begun.plan, begun.files, say):
+            return await agent.run(seen_first, before_roles=warm.imported)
     finally:
         warm.close()
         if exporter is not None:
@@ -125,9 +127,9 @@ def gpus_of(plan: RunPlan) -> GpuAssignments | None:
     return GpuAssignments(found[: plan.spec.gpus])
 
 
-def exporter_of(begun: PreparedRun) -> Exporter | None:
+def exporter_of(begun: PreparedRun) -> SideProcess | None:
     following = begun.job.following
     if not following.export_to:
         return None
     every_s = validation.parse_duration("export_every", following.export_every or EXPORT_EVERY)
-    return Exporter(begun.files, begun.plan.spec.checkpoints, following.export_to, every_s=every_s)
+    return export_process.exporter(begun.files, begun.plan.spec.checkpoints, following.export_to, every_s=every_s)

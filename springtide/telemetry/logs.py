@@ -75,6 +75,10 @@ class RunFiles:
     def logged_roles(self) -> list[str]:
         return sorted(path.stem for path in self.logs.glob("*.log"))
 
+    def tracker(self, kind: str) -> pathlib.Path:
+        """Return the file that says what an experiment tracker has got so far (`telemetry.trackers`)."""
+        return self.root / f"tracker-{kind}.json"
+
     def log_of(self, role: Role) -> pathlib.Path:
         return self.logs / f"{role}.log"
 

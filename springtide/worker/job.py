@@ -194,7 +194,7 @@ class Job:
         wired = self._wire(model, own, mode, max_staleness, shared, stream)
         back: Any = type(given)(wired.step.optimizers) if isinstance(given, list | tuple) else wired.step.optimizers[0]
         handed = self._batches(data, mode, wired) if stream is None else self._stream_batches(stream, wired)
-        self._values.attach(handed, wired)
+        self._begin(handed, wired, own, card)
         return wired.model, back, handed
 
     @takes_numbers("self")
@@ -305,6 +305,11 @@ class Job:
         indexed = source.samples is not None
         picker = SourcePicker(source) if indexed else IterableRounds(source, rank=self.rank, workers=self.workers)
         return setup.SharingOptions(picker, rules, indexed, unit_of(reduction))
+
+    def _begin(self, handed: batches.Batches, wired: setup.Wired, own: list[Any], card: DatasetCard) -> None:
+        self._values.attach(handed, wired)
+        if self.rank == 0:
+            setup.share_hyperparameters(self._link, own, card)
 
     def _wire(
         self,

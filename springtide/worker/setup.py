@@ -17,9 +17,11 @@ from torch import nn
 
 from springtide import _native, config, errors
 from springtide.domain.core import validation
+from springtide.domain.data.samples import DatasetCard
 from springtide.domain.model.cache_rules import CacheRules, CacheUse
 from springtide.domain.model.tables import SHARED_KEY, DenseOutline, Outline, TableOutline
 from springtide.domain.spec import job_spec, schema
+from springtide.domain.spec.tracker_target import HYPERPARAMETERS
 from springtide.embedding.lookup import compile_guard
 from springtide.embedding.lookup.device_tables import DeviceTables
 from springtide.embedding.lookup.lookup import Lookups
@@ -414,6 +416,20 @@ class LoadGuard:
 
     def __reduce__(self) -> Any:
         return LoadGuard, ()  # a part of the model that is sent to another process may load weights in that process
+
+
+def share_hyperparameters(
+    to_master: master_link.MasterLink, own: Sequence[torch.optim.Optimizer], card: DatasetCard
+) -> None:
+    """Tell experiment trackers the sizes and the plain options of the optimizers. Those of the second one end in
+    `_1`."""
+    found: dict[str, bool | int | float | str] = {"batch_size": card.batch_size, "epochs": card.epochs}
+    for number, optimizer in enumerate(own):
+        end = f"_{number}" if number else ""
+        found[f"optimizer{end}"] = type(optimizer).__name__
+        options = {name: value for name, value in optimizer.defaults.items() if isinstance(value, int | float | str)}
+        found |= {f"{name}{end}": value for name, value in options.items()}
+    to_master.shared.share(HYPERPARAMETERS, msgspec.msgpack.encode(found))
 
 
 def outline(

@@ -101,6 +101,7 @@ _DATA = (
     _o("split", metavar="auto|stages|verify|off"),
     _o("poison"),
 )
+_TRACKING = (_o("log_to", metavar="TRACKER"),)
 _CHECKPOINTS = (
     _o("disk_wait", "patience.disk_s", min=0),
     _o("checkpoint_every", "checkpoints.every_s", min=0),
@@ -121,7 +122,7 @@ _STREAM = (
     _o("export_to", "following.export_to", metavar="URL"),
     _o("export_every", "following.export_every", metavar="TIME"),
 )
-RUN_OPTIONS = (*_SIZE, *_TRAINING, *_PATIENCE, *_DATA, *_CHECKPOINTS, *_STREAM)
+RUN_OPTIONS = (*_SIZE, *_TRAINING, *_PATIENCE, *_DATA, *_CHECKPOINTS, *_TRACKING, *_STREAM)
 RUN_PARAMETERS = [
     parameter("script", Annotated[str, typer.Argument(help="Your training script.", metavar="SCRIPT")]),
     parameter(
@@ -140,7 +141,7 @@ RUN_PARAMETERS = [
     *(option.parameter() for option in _PATIENCE),
     parameter("as_json", Json, False),
     parameter("debug", Debug, False),
-    *(option.parameter() for option in (*_DATA, *_CHECKPOINTS, *_STREAM)),
+    *(option.parameter() for option in (*_DATA, *_CHECKPOINTS, *_TRACKING, *_STREAM)),
 ]
 
 

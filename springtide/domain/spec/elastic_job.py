@@ -23,6 +23,7 @@ from springtide.domain.spec.job_spec import (
     SyncMode,
     check_name,
 )
+from springtide.domain.spec.tracker_target import parse_targets
 
 LEAST_GPU = 0.01
 """Smallest share of a GPU, because each process on a GPU takes some 500 MB of its memory before it trains."""
@@ -322,8 +323,12 @@ class ProgramWish:
     """Paths or URLs by name. The script reads them as `job.data["train"]`."""
     tables: Mapping[str, TableWish] = field(default_factory=dict)
     """Settings of embedding tables by name, which override the settings in the script."""
+    log_to: str = ""
+    """Experiment trackers, separated by commas: tensorboard, wandb or mlflow, each with its place if needed, such as
+    mlflow:http://10.0.0.5:5000."""
 
     def __post_init__(self) -> None:
+        parse_targets(self.log_to)
         if not self.script.strip():
             raise errors.BadInput("script: give the training script, such as train.py")
         if self.name:

@@ -16,6 +16,7 @@ from springtide.domain.model.cache_rules import CacheRules
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.online_job import OnlineJob
 from springtide.domain.spec.planning_config import PlanRules
+from springtide.domain.spec.tracker_target import TrackingRules
 
 SyncMode = Literal["async", "bsp"]
 SYNC_MODES: tuple[SyncMode, ...] = ("async", "bsp")
@@ -50,7 +51,7 @@ class JobPhase(StrEnum):
         return self in _OVER
 
 
-_NO_PLANS, _NOT_ONLINE = PlanRules(), OnlineJob()
+_NO_PLANS, _NOT_ONLINE, _NOT_TRACKED = PlanRules(), OnlineJob(), TrackingRules()
 _OVER = frozenset({JobPhase.FINISHED, JobPhase.STOPPED, JobPhase.FAILED})
 
 
@@ -193,6 +194,7 @@ class JobSpec(SpecPatience, SpecSizes):
     feeding: FeedRules = field(default_factory=lambda: FeedRules(workers=0))
     """Number of data workers, and what they do: read, and run the stateless part of the model."""
     online: OnlineJob = field(default_factory=OnlineJob)
+    tracking: TrackingRules = field(default_factory=TrackingRules)
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -213,7 +215,7 @@ class JobSpec(SpecPatience, SpecSizes):
     def for_members(self) -> "JobSpec":
         """Return the spec for workers, servers and data workers: without URLs, which may hold passwords."""
         checkpoints = replace(self.checkpoints, url="", resume="")
-        return replace(self, checkpoints=checkpoints, planning=_NO_PLANS, online=_NOT_ONLINE)
+        return replace(self, checkpoints=checkpoints, planning=_NO_PLANS, online=_NOT_ONLINE, tracking=_NOT_TRACKED)
 
 
 BY_RANK = 0

@@ -28,8 +28,10 @@ from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, gpu_of
 from springtide.domain.spec.job_spec import GuardRules, JobSpec, Patience, StragglerRules
 from springtide.domain.spec.online_job import OnlineJob, OnlineRules
+from springtide.domain.spec.tracker_target import TrackingRules
 from springtide.launch.spec import field_overrides, initial_resources
 from springtide.platforms.agent.run_plan import RunPlan
+from springtide.telemetry import trackers
 from springtide.telemetry.logs import RunFiles
 
 SAME = ("name", "sync", "relaunches", "recovery")
@@ -154,6 +156,7 @@ def resolve(
         find_script(code / job.script)
     job = job if job.name else replace(job, name=name_of(job.script))
     check_exports(job, elsewhere=not capacity.own)
+    trackers.check_packages(job.log_to)
     sizes = initial_resources.start(job, capacity, history=history, key=key, say=say)
     resumed = find_checkpoint(job.origin, say)
     cores = max(1, math.floor(job.quota.cpu or capacity.cpu or 1))
@@ -176,6 +179,7 @@ def resolve(
         stragglers=straggler_rules(job),
         guards=GuardRules(memory=job.guards, servers=job.guards),
         feeding=feeds(job, capacity),
+        tracking=TrackingRules(log_to=job.log_to, resumed=absolute(job.resume) if job.resume else ""),
         online=online_of(job, cores=cores, on_gpus=capacities.gpu_workers(capacity, job.workers, job.quota)),
     )
     tell_shared_gpus(spec, say)

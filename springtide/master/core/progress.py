@@ -2,6 +2,7 @@
 event loop. Reduces a status to a point of the recorded progress."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -124,7 +125,7 @@ def point_of(status: JobStatus, *, at: float) -> ProgressPoint:
         samples=status.samples,
         samples_per_s=round(status.training.samples_per_s, 1),
         loss=status.training.loss,
-        metrics=status.training.metrics,
+        metrics={name: value for name, value in status.training.metrics.items() if math.isfinite(value)},
         shards_done=status.data.shards_done,
         workers=status.roles.workers.alive,
         servers=status.roles.servers.alive,

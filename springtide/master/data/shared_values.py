@@ -20,6 +20,7 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.validation import UNDECODABLE
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.model import tables
+from springtide.domain.spec.tracker_target import HYPERPARAMETERS
 from springtide.job.core import actions
 from springtide.job.core.nodes import NodeState
 from springtide.job.state import JobState
@@ -49,7 +50,8 @@ class SharedValues:
     """Shared values of one job, and the tasks that it does only once."""
 
     def __init__(self, context: MasterContext) -> None:
-        self._record, self._changed, self._journaled = context.record, context.changed, context.journaled
+        self._context, self._record = context, context.record
+        self._changed, self._journaled = context.changed, context.journaled
 
     async def answer(self, holder: LeaseHolder, request: Agreement) -> Reply:
         record = self._record
@@ -57,6 +59,8 @@ class SharedValues:
             case ShareRequest():
                 if request.key == tables.SHARED_KEY:
                     self._check_model(request.value)
+                if request.key == HYPERPARAMETERS and record.shared.values.get(request.key) != request.value:
+                    self._context.log_event(HYPERPARAMETERS, values=msgspec.msgpack.decode(request.value))
                 self._journaled(record.shared.share, request.key, request.value)
                 self._changed.wake_all()
             case ValueRequest():
