@@ -9,7 +9,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::half_test {
 
 namespace {
 
@@ -121,4 +121,4 @@ TEST(a_float_becomes_the_nearest_half_and_the_even_one_on_a_tie) {
   }
 }
 
-CHECK_MAIN
+}  // namespace springtide::half_test

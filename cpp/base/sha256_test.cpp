@@ -7,7 +7,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::sha256_test {
 
 namespace {
 
@@ -37,4 +37,4 @@ TEST(the_digest_is_the_standard_one) {
   CHECK(hmac(k, m) == "9e45c7032bacac05297abaa3abbe85d07370c9020ede77c7f7a67e035dd95133");
 }
 
-CHECK_MAIN
+}  // namespace springtide::sha256_test

@@ -6,7 +6,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::thread_pool_test {
 
 namespace {
 
@@ -55,4 +55,4 @@ TEST(what_a_share_throws_comes_to_the_caller_and_the_crew_works_on) {
   }
 }
 
-CHECK_MAIN
+}  // namespace springtide::thread_pool_test

@@ -5,7 +5,7 @@
 #include "batch/batch_payload.h"
 #include "testing/fuzz.h"
 
-using namespace springtide;
+namespace springtide::batch_payload_fuzz {
 
 FUZZ(bytes) {
   int ends[2];
@@ -25,3 +25,5 @@ FUZZ(bytes) {
   }
   ::close(ends[1]);
 }
+
+}  // namespace springtide::batch_payload_fuzz

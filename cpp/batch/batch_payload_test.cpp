@@ -13,7 +13,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::batch_payload_test {
 
 namespace {
 
@@ -78,4 +78,4 @@ TEST(a_peer_that_is_gone_is_an_errno_and_no_signal) {
   ::close(ends[0]);
 }
 
-CHECK_MAIN
+}  // namespace springtide::batch_payload_test

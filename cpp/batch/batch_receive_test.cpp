@@ -10,7 +10,7 @@
 #include "batch/batch_payload.h"
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::batch_receive_test {
 
 namespace {
 
@@ -107,4 +107,4 @@ TEST(a_message_that_breaks_off_anywhere_says_so) {
   }
 }
 
-CHECK_MAIN
+}  // namespace springtide::batch_receive_test

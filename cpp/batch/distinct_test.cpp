@@ -8,7 +8,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::distinct_test {
 
 namespace {
 
@@ -68,4 +68,4 @@ TEST(one_value_and_none) {
   check({});
 }
 
-CHECK_MAIN
+}  // namespace springtide::distinct_test

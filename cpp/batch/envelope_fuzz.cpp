@@ -5,7 +5,7 @@
 #include "batch/envelope.h"
 #include "testing/fuzz.h"
 
-using namespace springtide;
+namespace springtide::envelope_fuzz {
 
 FUZZ(bytes) {
   const size_t count = fuzz::take<uint8_t>(bytes) % 9;
@@ -40,3 +40,5 @@ FUZZ(bytes) {
     HOLDS(wrong);
   }
 }
+
+}  // namespace springtide::envelope_fuzz

@@ -9,7 +9,7 @@
 #include "base/types.h"
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::envelope_test {
 
 namespace {
 
@@ -73,4 +73,4 @@ TEST(records_beyond_the_payload_are_refused) {
 
 }  // namespace
 
-CHECK_MAIN
+}  // namespace springtide::envelope_test

@@ -6,7 +6,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::message_columns_test {
 
 namespace {
 
@@ -41,7 +41,7 @@ const KafkaCalls calls{take, stamp, give_back};
 
 }  // namespace
 
-int main() {
+TEST(messages_of_one_call_become_one_run_a_partition) {
   const std::string one = "one", three = "three";
   Consumed nothing = consume(calls, nullptr, 10, 7);
   CHECK(nothing.runs.empty() && nothing.news.empty() && waited_ms == 7);
@@ -65,5 +65,6 @@ int main() {
   CHECK(given_back == 602 && waiting.empty() && rest.runs.size() == 3);
   CHECK(rest.runs[2]->partition == 9 && rest.runs[2]->payload.empty() && rest.runs[2]->ends[0] == 0);
   CHECK(rest.runs[2]->times[0] > 1e9);  // no timestamp: time of arrival
-  return 0;
 }
+
+}  // namespace springtide::message_columns_test

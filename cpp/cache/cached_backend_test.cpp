@@ -11,7 +11,7 @@
 #include "testing/cached_groups.h"
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::cached_backend_test {
 
 namespace {
 
@@ -433,4 +433,4 @@ TEST(tables_whose_rows_come_and_go_by_themselves_are_not_cached) {
   for (const TableId id : {0, 1, 2, 3}) CHECK_THROWS(BadInput, cache.cache_tables(std::span(&id, 1)));
 }
 
-CHECK_MAIN
+}  // namespace springtide::cached_backend_test

@@ -7,7 +7,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::row_cache_test {
 
 namespace {
 
@@ -76,4 +76,4 @@ TEST(the_longest_unused_row_goes_first) {
   }
 }
 
-CHECK_MAIN
+}  // namespace springtide::row_cache_test

@@ -6,7 +6,7 @@
 #include "testing/cached_groups.h"
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::versioned_backend_test {
 
 namespace {
 
@@ -173,4 +173,4 @@ TEST(tables_in_this_process_are_cached_alike) {
   CHECK(same_bits(values_of(cache, rows, 0), first) && cache.stats().hits == 3 && cache.stats().misses == 3);
 }
 
-CHECK_MAIN
+}  // namespace springtide::versioned_backend_test

@@ -12,7 +12,7 @@
 #include "net/handshake.h"
 #include "testing/fuzz.h"
 
-using namespace springtide;
+namespace springtide::client_reply_fuzz {
 
 namespace {
 
@@ -190,3 +190,5 @@ FUZZ(bytes) {
     }
   }
 }
+
+}  // namespace springtide::client_reply_fuzz

@@ -7,7 +7,7 @@
 #include "testing/cluster.h"
 #include "testing/proxy.h"
 
-using namespace springtide;
+namespace springtide::peer_receive_test {
 
 namespace {
 
@@ -107,4 +107,4 @@ TEST(two_callers_of_one_connection_each_get_their_rows) {
   other.join();
 }
 
-CHECK_MAIN
+}  // namespace springtide::peer_receive_test

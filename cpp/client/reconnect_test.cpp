@@ -7,7 +7,7 @@
 #include "testing/cluster.h"
 #include "testing/proxy.h"
 
-using namespace springtide;
+namespace springtide::reconnect_test {
 
 namespace {
 
@@ -212,4 +212,4 @@ TEST(a_slot_that_nobody_has_is_looked_for_in_vain_and_that_is_told) {
   CHECK_THROWS(BadInput, backend.reroute({4, std::vector<uint16_t>(kSlots, 2), 2}));
 }
 
-CHECK_MAIN
+}  // namespace springtide::reconnect_test

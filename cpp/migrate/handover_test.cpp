@@ -14,7 +14,7 @@
 #include "testing/cluster.h"
 #include "wire/wire.h"
 
-using namespace springtide;
+namespace springtide::handover_test {
 
 namespace {
 
@@ -341,4 +341,4 @@ TEST(a_refusal_that_makes_no_sense_is_told_from_one_that_does) {
   CHECK_THROWS(PeerLost, decode_refusal(huge));
 }
 
-CHECK_MAIN
+}  // namespace springtide::handover_test

@@ -6,7 +6,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::slot_stream_test {
 
 namespace {
 
@@ -66,4 +66,4 @@ TEST(a_rest_ends_soon_however_long_the_work_was) {
   CHECK(throttle.pause() <= 0.2);
 }
 
-CHECK_MAIN
+}  // namespace springtide::slot_stream_test

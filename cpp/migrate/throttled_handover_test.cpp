@@ -8,7 +8,7 @@
 #include "testing/check.h"
 #include "testing/cluster.h"
 
-using namespace springtide;
+namespace springtide::throttled_handover_test {
 
 namespace {
 
@@ -138,4 +138,4 @@ TEST(whole_slots_in_one_frame_are_the_targets_then_and_what_it_has_already_is_sa
   CHECK(again.why.find("there is not") != std::string::npos);
 }
 
-CHECK_MAIN
+}  // namespace springtide::throttled_handover_test

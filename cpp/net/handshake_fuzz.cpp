@@ -5,7 +5,7 @@
 #include "net/handshake.h"
 #include "testing/fuzz.h"
 
-using namespace springtide;
+namespace springtide::handshake_fuzz {
 
 namespace {
 
@@ -57,3 +57,5 @@ FUZZ(bytes) {
     }
   });
 }
+
+}  // namespace springtide::handshake_fuzz

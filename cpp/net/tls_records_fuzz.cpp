@@ -8,7 +8,7 @@
 #include "net/tls_session.h"
 #include "testing/fuzz.h"
 
-using namespace springtide;
+namespace springtide::tls_records_fuzz {
 
 namespace {
 
@@ -104,3 +104,5 @@ FUZZ(bytes) {
   std::vector<iovec> reply{{out.data(), out.size()}};
   HOLDS(session.send(reply, true) != Io::ok || reply.empty());
 }
+
+}  // namespace springtide::tls_records_fuzz

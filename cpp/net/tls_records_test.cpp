@@ -7,7 +7,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::tls_records_test {
 
 namespace {
 
@@ -89,4 +89,4 @@ TEST(padding_is_taken_off) {
   CHECK(pair.open() && pair.kind == RecordKind::data && pair.bytes == 2 && pair.text[1] == 6);
 }
 
-CHECK_MAIN
+}  // namespace springtide::tls_records_test

@@ -17,7 +17,7 @@
 #include "testing/cluster.h"
 #include "testing/proxy.h"
 
-using namespace springtide;
+namespace springtide::tls_session_test {
 
 namespace {
 
@@ -438,4 +438,4 @@ TEST(renewed_certificates_are_taken_up_by_the_next_connection) {
   CHECK(has(said(cluster), "its certificate is not good"));
 }
 
-CHECK_MAIN
+}  // namespace springtide::tls_session_test

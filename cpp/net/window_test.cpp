@@ -11,7 +11,7 @@
 #include "base/types.h"
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::window_test {
 
 TEST(offsets_outside_are_refused) {
   const Window window = Window::create(1 << 20);
@@ -70,4 +70,4 @@ TEST(pieces_never_overlap_and_all_come_back) {
   CHECK(heap.allocate(size) == 0);
 }
 
-CHECK_MAIN
+}  // namespace springtide::window_test

@@ -12,7 +12,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::schedule_test {
 
 namespace {
 
@@ -228,4 +228,4 @@ TEST(an_unknown_policy_and_features_that_do_not_fit_are_refused) {
   CHECK_THROWS(BadInput, scheduler.schedule(features, 4));
 }
 
-CHECK_MAIN
+}  // namespace springtide::schedule_test

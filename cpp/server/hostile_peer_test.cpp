@@ -15,7 +15,7 @@
 #include "testing/check.h"
 #include "wire/wire.h"
 
-using namespace springtide;
+namespace springtide::hostile_peer_test {
 
 namespace {
 
@@ -403,4 +403,4 @@ TEST(more_connections_than_allowed_are_turned_away_with_a_reason) {
   }
 }
 
-CHECK_MAIN
+}  // namespace springtide::hostile_peer_test

@@ -5,7 +5,7 @@
 #include "testing/check.h"
 #include "testing/cluster.h"
 
-using namespace springtide;
+namespace springtide::server_once_test {
 
 namespace {
 
@@ -147,4 +147,4 @@ TEST(a_push_that_names_no_slots_does_not_speak_for_one_that_came_later_and_a_nam
   CHECK(cluster.stores[to]->applied(slot).runs().size() == 2);
 }
 
-CHECK_MAIN
+}  // namespace springtide::server_once_test

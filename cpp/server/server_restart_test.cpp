@@ -6,7 +6,7 @@
 #include "testing/check.h"
 #include "testing/cluster.h"
 
-using namespace springtide;
+namespace springtide::server_restart_test {
 
 namespace {
 
@@ -117,4 +117,4 @@ TEST(a_server_that_nobody_brings_back_is_named_after_the_wait) {
   }
 }
 
-CHECK_MAIN
+}  // namespace springtide::server_restart_test

@@ -13,7 +13,7 @@
 #include "testing/check.h"
 #include "testing/cluster.h"
 
-using namespace springtide;
+namespace springtide::server_test {
 
 namespace {
 
@@ -193,4 +193,4 @@ TEST(a_lost_server_is_named) {
   CHECK_THROWS(PeerLost, RemoteBackend{options});
 }
 
-CHECK_MAIN
+}  // namespace springtide::server_test

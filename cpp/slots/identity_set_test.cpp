@@ -8,7 +8,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::identity_set_test {
 using Has = IdentitySet::Has;
 
 namespace {
@@ -163,4 +163,4 @@ TEST(a_push_of_which_a_slot_has_a_part_is_refused_there_only) {
   CHECK(slots.of(0).runs() == std::vector{run(1, 0, 4)});
 }
 
-CHECK_MAIN
+}  // namespace springtide::identity_set_test

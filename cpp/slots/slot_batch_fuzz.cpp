@@ -2,7 +2,7 @@
 #include "slots/slot_batch.h"
 #include "testing/fuzz.h"
 
-using namespace springtide;
+namespace springtide::slot_batch_fuzz {
 
 FUZZ(bytes) {
   try {
@@ -31,3 +31,5 @@ FUZZ(bytes) {
   } catch (const BadInput&) {
   }
 }
+
+}  // namespace springtide::slot_batch_fuzz

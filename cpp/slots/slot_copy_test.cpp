@@ -12,7 +12,7 @@
 #include "testing/check.h"
 #include "testing/cluster.h"
 
-using namespace springtide;
+namespace springtide::slot_copy_test {
 
 namespace {
 
@@ -201,4 +201,4 @@ TEST(copies_made_while_others_train_have_rows_and_batches_of_one_moment) {
   CHECK(between > kSlots);
 }
 
-CHECK_MAIN
+}  // namespace springtide::slot_copy_test

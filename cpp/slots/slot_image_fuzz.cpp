@@ -5,7 +5,7 @@
 #include "store/store.h"
 #include "testing/fuzz.h"
 
-using namespace springtide;
+namespace springtide::slot_image_fuzz {
 
 namespace {
 
@@ -73,3 +73,5 @@ FUZZ(bytes) {
     std::ranges::copy(signature(image.size(), sum), image.begin());
   }
 }
+
+}  // namespace springtide::slot_image_fuzz

@@ -11,7 +11,7 @@
 #include "client/local_backend.h"
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::step_rows_test {
 
 namespace {
 
@@ -287,4 +287,4 @@ TEST(memory_is_used_again_and_threads_may_gather_at_once) {
   for (std::thread& thread : threads) thread.join();
 }
 
-CHECK_MAIN
+}  // namespace springtide::step_rows_test

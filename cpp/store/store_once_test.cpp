@@ -8,7 +8,7 @@
 #include "store/store.h"
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::store_once_test {
 
 namespace {
 
@@ -172,4 +172,4 @@ TEST(a_copy_taken_while_pushes_run_has_rows_and_set_of_one_moment) {
   CHECK(back.all_rows_are(kBatches));
 }
 
-CHECK_MAIN
+}  // namespace springtide::store_once_test

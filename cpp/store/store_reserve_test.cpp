@@ -13,8 +13,6 @@
 #include "testing/check.h"
 #include "testing/cluster.h"
 
-using namespace springtide;
-
 namespace {
 
 // number of allocations in this thread until one fails; -1 means that none fails
@@ -43,6 +41,8 @@ void operator delete(void* at, size_t, std::align_val_t) noexcept { std::free(at
 void* operator new[](size_t bytes) { return operator new(bytes); }
 void operator delete[](void* at) noexcept { std::free(at); }
 void operator delete[](void* at, size_t) noexcept { std::free(at); }
+
+namespace springtide::store_reserve_test {
 
 namespace {
 
@@ -332,4 +332,4 @@ TEST(slots_with_half_of_a_step_are_given_to_nobody) {
   CHECK(cluster[0].hand_over(to, slots).moved == slots);
 }
 
-CHECK_MAIN
+}  // namespace springtide::store_reserve_test

@@ -10,7 +10,7 @@
 #include "testing/check.h"
 #include "testing/cluster.h"
 
-using namespace springtide;
+namespace springtide::store_test {
 
 namespace {
 
@@ -223,4 +223,4 @@ TEST(rows_that_are_said_to_be_ready_are_those_of_a_plain_pull) {
   }
 }
 
-CHECK_MAIN
+}  // namespace springtide::store_test

@@ -1,14 +1,16 @@
-// A native unit test is one executable: TEST(a_sentence) { CHECK(...); } and CHECK_MAIN at the end. The test's exit
-// code is nonzero if a check failed or a test threw an exception.
+// A native unit test: TEST(a_sentence) { CHECK(...); } in a namespace with the name of its file. One executable has the
+// tests of many files and runs those of the file that it is given, as in `native_tests store_test`.
 #pragma once
 
 #include <cstdio>
 #include <exception>
+#include <string_view>
 #include <vector>
 
 namespace springtide::checks {
 
 struct Test {
+  std::string_view file;
   const char* name;
   void (*body)();
 };
@@ -22,7 +24,7 @@ inline int& failures() {
   return count;
 }
 struct Register {
-  Register(const char* name, void (*body)()) { tests().push_back({name, body}); }
+  Register(std::string_view file, const char* name, void (*body)()) { tests().push_back({file, name, body}); }
 };
 inline bool passes(bool ok, const char* what, const char* file, int line) {
   if (!ok) {
@@ -40,8 +42,17 @@ bool throws(Body body) {
   }
   return false;
 }
-inline int run() {
+// The name of a source file, without folder and extension.
+constexpr std::string_view stem(std::string_view path) {
+  path = path.substr(path.rfind('/') + 1);
+  return path.substr(0, path.find('.'));
+}
+// Returns nonzero if a check failed, a test threw an exception, or the file has no tests.
+inline int run(std::string_view file) {
+  int found = 0;
   for (const Test& test : tests()) {
+    if (stem(test.file) != file) continue;
+    ++found;
     int before = failures();
     try {
       test.body();
@@ -51,7 +62,7 @@ inline int run() {
     }
     std::printf("%s %s\n", failures() == before ? "ok  " : "FAIL", test.name);
   }
-  return failures() == 0 ? 0 : 1;
+  return found > 0 && failures() == 0 ? 0 : 1;
 }
 
 }  // namespace springtide::checks
@@ -60,9 +71,7 @@ inline int run() {
 #define CHECK_THROWS(Error, ...)                                                                                      \
   springtide::checks::passes(springtide::checks::throws<Error>([&] { __VA_ARGS__; }), #__VA_ARGS__ " throws " #Error, \
                              __FILE__, __LINE__)
-#define TEST(name)                                                        \
-  static void name();                                                     \
-  static const springtide::checks::Register register_##name(#name, name); \
+#define TEST(name)                                                                  \
+  static void name();                                                               \
+  static const springtide::checks::Register register_##name(__FILE__, #name, name); \
   static void name()
-#define CHECK_MAIN \
-  int main() { return springtide::checks::run(); }

@@ -1,12 +1,17 @@
-// A fuzz target is one executable: FUZZ(bytes) { ... } reads any bytes, and HOLDS(...) says what must be true of them.
-// With clang's libFuzzer the executable searches for inputs that break this; with any other compiler it replays the
-// files of the folders that it is given. Corpus: tests/fuzz/corpus. How to run: docs/design/formats.md.
+// A fuzz target: FUZZ(bytes) { ... } reads any bytes, and HOLDS(...) says what must be true of them. With clang's
+// libFuzzer each target is an executable that searches for inputs that break this. With any other compiler the targets
+// replay the files of a folder, as in `native_tests wire_fuzz tests/fuzz/corpus/wire_fuzz`. Corpus: tests/fuzz/corpus.
+// How to run: docs/design/formats.md.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <span>
+#include <string_view>
+
+#include "testing/check.h"
 
 namespace springtide::fuzz {
 
@@ -25,6 +30,17 @@ T take(Bytes& bytes) {
   return value;
 }
 
+using Target = void (*)(Bytes);
+
+// Targets by the name of their file.
+inline std::map<std::string_view, Target>& targets() {
+  static std::map<std::string_view, Target> all;
+  return all;
+}
+struct Register {
+  Register(std::string_view file, Target target) { targets()[checks::stem(file)] = target; }
+};
+
 inline void holds(bool ok, const char* what, const char* file, int line) {
   if (ok) return;
   std::fprintf(stderr, "%s:%d: %s does not hold\n", file, line, what);
@@ -35,6 +51,7 @@ inline void holds(bool ok, const char* what, const char* file, int line) {
 
 #define HOLDS(...) springtide::fuzz::holds(static_cast<bool>(__VA_ARGS__), #__VA_ARGS__, __FILE__, __LINE__)
 
+#ifdef SPRINGTIDE_LIBFUZZER
 #define FUZZ(bytes)                                                         \
   static void fuzz_one(springtide::fuzz::Bytes bytes);                      \
   extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);  \
@@ -42,39 +59,10 @@ inline void holds(bool ok, const char* what, const char* file, int line) {
     fuzz_one({data, size});                                                 \
     return 0;                                                               \
   }                                                                         \
-  FUZZ_MAIN                                                                 \
   static void fuzz_one(springtide::fuzz::Bytes bytes)
-
-#ifdef SPRINGTIDE_LIBFUZZER
-#define FUZZ_MAIN
 #else
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <vector>
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-
-namespace springtide::fuzz {
-
-inline int replay(int count, char** folders) {
-  int files = 0;
-  for (int i = 1; i < count; ++i) {
-    for (const auto& entry : std::filesystem::directory_iterator(folders[i])) {
-      std::ifstream file(entry.path(), std::ios::binary);
-      const std::vector<char> content{std::istreambuf_iterator<char>(file), {}};
-      std::printf("%s\n", entry.path().c_str());
-      std::fflush(stdout);
-      LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(content.data()), content.size());
-      ++files;
-    }
-  }
-  std::printf("ok   %d inputs\n", files);
-  return files == 0;
-}
-
-}  // namespace springtide::fuzz
-
-#define FUZZ_MAIN \
-  int main(int count, char** folders) { return springtide::fuzz::replay(count, folders); }
+#define FUZZ(bytes)                                                        \
+  static void fuzz_one(springtide::fuzz::Bytes bytes);                     \
+  static const springtide::fuzz::Register registered_(__FILE__, fuzz_one); \
+  static void fuzz_one(springtide::fuzz::Bytes bytes)
 #endif

@@ -5,7 +5,7 @@
 #include "testing/fuzz.h"
 #include "wire/wire.h"
 
-using namespace springtide;
+namespace springtide::wire_fuzz {
 
 namespace {
 
@@ -58,3 +58,5 @@ FUZZ(bytes) {
   } catch (const BadInput&) {
   }
 }
+
+}  // namespace springtide::wire_fuzz

@@ -7,7 +7,7 @@
 #include "base/sha256.h"
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::wire_test {
 
 namespace {
 
@@ -131,4 +131,4 @@ TEST(tables_survive_the_trip_and_nonsense_does_not) {
   }
 }
 
-CHECK_MAIN
+}  // namespace springtide::wire_test

@@ -7,7 +7,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::allocate_test {
 
 namespace {
 
@@ -88,4 +88,4 @@ TEST(of_a_tiny_task_nearly_the_best_is_found) {
   CHECK(found <= best + best / 20);
 }
 
-CHECK_MAIN
+}  // namespace springtide::allocate_test

@@ -3,7 +3,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::bsp_steps_test {
 
 TEST(a_part_of_a_group_that_is_over_is_not_taken_though_its_frame_came_before) {
   Store store{StoreOptions{}};
@@ -46,4 +46,4 @@ TEST(a_group_may_have_any_ranks_and_no_more_of_them_than_workers) {
   CHECK(checks::throws<BadInput>([&] { steps.add(1, 1, 1, {}); }));
 }
 
-CHECK_MAIN
+}  // namespace springtide::bsp_steps_test

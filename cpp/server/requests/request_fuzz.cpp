@@ -9,7 +9,7 @@
 #include "server/requests/request_handler.h"
 #include "testing/fuzz.h"
 
-using namespace springtide;
+namespace springtide::request_fuzz {
 
 namespace {
 
@@ -101,3 +101,5 @@ FUZZ(bytes) {
   }
   if ((settings & 4) != 0) member.check_slot(settings >> 3);
 }
+
+}  // namespace springtide::request_fuzz

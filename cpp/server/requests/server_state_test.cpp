@@ -6,7 +6,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::server_state_test {
 
 namespace {
 
@@ -59,4 +59,4 @@ TEST(a_pause_that_does_not_end_blocks_a_request_for_seconds_only) {
   CHECK(seconds > 1.5 && seconds < 30);
 }
 
-CHECK_MAIN
+}  // namespace springtide::server_state_test

@@ -6,7 +6,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::slot_index_test {
 
 namespace {
 
@@ -100,4 +100,4 @@ TEST(memory_of_cleared_slots_comes_back) {
   }
 }
 
-CHECK_MAIN
+}  // namespace springtide::slot_index_test

@@ -6,7 +6,7 @@
 
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::finite_test {
 
 TEST(what_is_not_finite_is_seen_wherever_it_lies) {
   using Limits = std::numeric_limits<float>;
@@ -25,4 +25,4 @@ TEST(what_is_not_finite_is_seen_wherever_it_lies) {
   }
 }
 
-CHECK_MAIN
+}  // namespace springtide::finite_test

@@ -10,7 +10,7 @@
 #include "store/store.h"
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::age_clock_test {
 
 // Renumbering locks all 64 stripes at the same time, which is the most locks that ThreadSanitizer allows a thread.
 extern "C" const char* __tsan_default_options() { return "detect_deadlocks=0"; }
@@ -211,4 +211,4 @@ TEST(ticks_may_run_out_while_others_push_copy_and_declare) {
   CHECK(all && at == 900 && t.store.clock.tick() <= 100);
 }
 
-CHECK_MAIN
+}  // namespace springtide::age_clock_test

@@ -9,7 +9,7 @@
 #include "store/store.h"
 #include "testing/check.h"
 
-using namespace springtide;
+namespace springtide::row_pipeline_test {
 
 namespace {
 
@@ -154,4 +154,4 @@ TEST(closed_slots_are_refused_and_stay_as_they_are) {
   }
 }
 
-CHECK_MAIN
+}  // namespace springtide::row_pipeline_test
