@@ -376,8 +376,7 @@ def _words(kind: type) -> dict[str, str]:
     """Return the docstring of each field, including those of base classes."""
     found = {}
     for part in kind.__mro__[:-1]:
-        (made,) = ast.parse(inspect.getsource(part)).body
-        assert isinstance(made, ast.ClassDef)
+        made = _classes_of(inspect.getmodule(part))[part.__name__]
         for field, words in zip(made.body, made.body[1:], strict=False):
             if (
                 isinstance(field, ast.AnnAssign)
@@ -386,6 +385,14 @@ def _words(kind: type) -> dict[str, str]:
             ):
                 found[ast.unparse(field.target)] = inspect.cleandoc(str(words.value.value)).replace("\n", " ")
     return found
+
+
+@cache
+def _classes_of(module: types.ModuleType | None) -> dict[str, ast.ClassDef]:
+    """Return the syntax of each class of a module. `inspect.getsource` would parse the module anew for each class."""
+    assert module is not None, "spec classes are defined in modules"
+    tree = ast.parse(inspect.getsource(module))
+    return {made.name: made for made in tree.body if isinstance(made, ast.ClassDef)}
 
 
 def settings_of(job: ElasticJob) -> dict[str, str]:
