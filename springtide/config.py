@@ -96,6 +96,9 @@ class ScriptSettings:
     is lost then fails the step, and repeated work counts twice."""
     whole_table_bytes: int = 512 << 20
     """Largest table, in bytes, that a script may read whole through `table.weight`: the worker holds it in memory."""
+    warm_starts: bool = True
+    """Fork the workers and servers of `springtide run` from one interpreter that has imported torch. Turn this off for
+    a script that does not use torch, or that sets variables which torch reads while it loads."""
     shared_memory: bool = True
     """Exchange rows with a server on this host through shared memory, not through TCP."""
 

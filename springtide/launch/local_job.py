@@ -103,7 +103,8 @@ async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], No
         seen(status)
 
     try:
-        if begun.plan.spec.worker_memory is None:  # under a memory limit, workers are not forked
+        # under a memory limit, workers are not forked
+        if begun.plan.spec.worker_memory is None and config.load().warm_starts:
             warm.begin(worker_environment(begun.plan))
         async with tracking.beside(begun.plan, begun.files, say):
             return await agent.run(seen_first, before_roles=warm.imported)

@@ -55,7 +55,7 @@ class Command:
         if arguments[0] == "run" and "--plan" not in arguments:
             arguments = ("run", "--no-plan", *arguments[1:])  # tests count roles: however long one takes, none comes
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPRINGTIDE_")}
-        environment |= {"PYTHONPATH": str(ROOT), **(given or {})}
+        environment |= {"PYTHONPATH": str(ROOT), "SPRINGTIDE_WARM_STARTS": str(_uses_torch(folder)), **(given or {})}
         self.process = subprocess.Popen(
             [*before, sys.executable, "-m", "springtide.cli.app", *arguments],
             cwd=folder,
@@ -113,6 +113,11 @@ class Command:
         self._reader.join()
         self.process.stdout.close()
         self.process.stderr.close()
+
+
+def _uses_torch(folder):
+    """Whether a script in the folder imports torch. Others need no interpreter that has spent seconds to import it."""
+    return any("import torch" in path.read_text() for path in pathlib.Path(folder).glob("*.py"))
 
 
 @contextlib.contextmanager

@@ -36,10 +36,10 @@ def test_bsp_ranks_train_the_same_shards(tmp_path):
 
 def test_script_sees_the_environment_of_plain_python(tmp_path):
     (tmp_path / "own_module.py").write_text("ANSWER = 42\n")
-    text = "import sys, own_module\nprint(__name__, sys.argv, own_module.ANSWER, flush=True)\n" + running.loop()
-    running.script(tmp_path, text)
+    told = "__name__, sys.argv, own_module.ANSWER, 'torch' in sys.modules"
+    running.script(tmp_path, f"import sys, own_module\nprint({told}, flush=True)\n{running.loop()}")
     with running.springtide("run", "train.py", "--", "--epochs", "3", folder=tmp_path) as job:
-        assert job.wait_for("__main__") == "__main__ ['train.py', '--epochs', '3'] 42"
+        assert job.wait_for("__main__") == "__main__ ['train.py', '--epochs', '3'] 42 False"
         assert job.finish()[0] == 0
 
 
