@@ -6,7 +6,7 @@ import pytest
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
-from tests.process import counting, group_counting
+from tests.process import counting, framework_jobs, group_counting
 
 pytestmark = [pytest.mark.process, pytest.mark.extra("torchrec")]
 
@@ -123,7 +123,10 @@ def test_collections_count_every_id_once_though_worker_and_server_are_killed(tmp
         checkpoints=CheckpointRules(every_s=0.5),
     )
     arguments = [tmp_path, ROWS, BATCH, 0.25]
-    with LocalCluster(tmp_path / "train.py", arguments, spec=spec, folder=tmp_path / "runs") as job:
+    with (
+        framework_jobs.warm_starts("torchrec") as warm,
+        LocalCluster(tmp_path / "train.py", arguments, spec=spec, folder=tmp_path / "runs", warm=warm) as job,
+    ):
         job.until(lambda status: status.samples > 0)
         job.kill_each("worker-1", "server-0")
         job.until(lambda _: lives(job, "worker-1") > 1 and lives(job, "server-0") > 1)
