@@ -2,7 +2,7 @@
 
 In: the module, its optimizers and the training DataLoader of `Trainer.fit`. The strategy passes them to `job.prepare`.
 Out: the Trainer's loop over the batches of the job. Validation runs at the end of an epoch, when all workers see all
-updates. The lowest rank's metrics count on every worker, so all workers decide the same. Next: worker/job.py.
+updates. Each worker validates a part of the data, and all workers get the metrics of the whole. Next: worker/job.py.
 
 The Trainer's counters, schedulers and callbacks are a registered object of the job, so a restarted worker continues
 with them.
@@ -16,6 +16,7 @@ import torch
 
 from springtide import errors
 from springtide.checkpoint.checkpointer import state_image
+from springtide.integrations import best_model, joint_validation
 from springtide.integrations.joint_epochs import JointEpochs
 from springtide.worker import job as jobs
 from springtide.worker.epochs import user_objects
@@ -30,6 +31,8 @@ try:
     from lightning.pytorch.strategies import SingleDeviceStrategy
     from lightning.pytorch.trainer import call
     from lightning.pytorch.trainer.states import TrainerFn
+
+    from springtide.integrations import lightning_metrics
 except ModuleNotFoundError as error:
     if error.name != "lightning":
         raise
@@ -108,7 +111,7 @@ class SpringtideStrategy(SingleDeviceStrategy):
         trainer.val_check_batch = float("inf")
         self._fetcher = JobFetcher(self, trainer, batches)
         self.job.register(self._fetcher.state, name="lightning.Trainer")
-        trainer.callbacks.insert(0, JointMetrics(self.job, self._fetcher))
+        trainer.callbacks.insert(0, self._fetcher.metrics)
 
     # ---- training ----
 
@@ -127,6 +130,12 @@ class SpringtideStrategy(SingleDeviceStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the whole model on rank 0, which writes checkpoints. Other ranks need not read the tables."""
         return super().lightning_module_state_dict() if self.is_global_zero else {}
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Load a checkpoint. After training, the tables of this worker's model then are no longer served."""
+        if self._fetcher is not None:
+            best_model.make_plain(self.lightning_module)
+        super().load_model_state_dict(checkpoint, strict)
 
     def teardown(self) -> None:
         """Leave the model where it is, because servers and lookups follow its device."""
@@ -162,6 +171,7 @@ class JobFetcher(_DataFetcher):
         self._pass: BatchIterator | None = None
         self.state = TrainerState(trainer)
         """State of the Trainer that the job saves."""
+        self.metrics = JointMetrics(strategy.job, self)
 
     def __iter__(self) -> "JobFetcher":
         self.leave_pass()
@@ -216,18 +226,59 @@ class JobFetcher(_DataFetcher):
             )
             trainer.validating = True
             call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
-            loop.val_loop.run()
+            self._validate(loop.val_loop)
             trainer.training = True
             trainer._logger_connector._first_loop_iter = first
             loop._batches_that_stepped += 1
 
+    def _validate(self, loop: Any) -> None:
+        """Validate this worker's part of the data, or all of it if it cannot be divided."""
+        loop.setup_data()
+        loaders, most = [] if loop._combined_loader is None else loop._combined_loader.flattened, loop._max_batches
+        if len(loaders) == 1 and self._divides(loaders[0]):
+            place = self.metrics.seat = joint_validation.seat(self._strategy.job)
+            count = len(loaders[0].sampler)
+            # a loop without batches would skip its hooks: a worker without a part tries one batch, which does not count
+            positions = place.part(count) or range(min(count, loaders[0].batch_size))
+            part = joint_validation.with_samples(loaders[0], positions)
+            loop._combined_loader.flattened, loop._max_batches = [part], [len(part)]
+        try:
+            loop.run()
+        finally:
+            self.metrics.seat = None
+            if loaders:
+                loop._combined_loader.flattened, loop._max_batches = loaders, most
+
+    def _divides(self, loader: Any) -> bool:
+        if self._strategy.job.alone or self._trainer.limit_val_batches != 1.0:
+            return False
+        if not joint_validation.is_divisible(loader) or not len(loader.sampler):
+            return False
+        return lightning_metrics.MetricStates(self._trainer.lightning_module).are_small
+
 
 class JointMetrics(Callback):
-    """First callback of the Trainer. It replaces a worker's metrics by those of the lowest rank, before other callbacks
-    decide with them."""
+    """First callback of the Trainer. After a divided validation it adds up the metrics of all workers. Metrics that are
+    not added up are replaced by those of the lowest rank, before other callbacks decide with them."""
 
     def __init__(self, job: jobs.Job, fetcher: JobFetcher) -> None:
         self._job, self._fetcher = job, fetcher
+        self.seat: joint_validation.Seat | None = None
+        """This worker's place in a divided validation; None if each worker validates all data."""
+        self._states: lightning_metrics.MetricStates | None = None
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._states = None if self.seat is None else lightning_metrics.MetricStates(pl_module)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.seat is None or self._states is None:
+            return
+        results: Any = trainer._results
+        counts = self.seat.place is not None
+        given = self._job.gather((self._states.changed(), lightning_metrics.logged(results)) if counts else None)
+        parts = [part for part in given if part is not None]
+        self._states.put([states for states, _ in parts])
+        lightning_metrics.put_logged(results, [values for _, values in parts])
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:

@@ -407,6 +407,14 @@ class LoadGuard:
             self._watched.add(module)
             module.register_load_state_dict_pre_hook(self)
 
+    @staticmethod
+    def lift(model: nn.Module) -> None:
+        """Let a model load state again, because its job has ended its training."""
+        for module in model.modules():
+            for hook in module._load_state_dict_pre_hooks.values():
+                if isinstance(guard := getattr(hook, "hook", None), LoadGuard):
+                    guard._watched.discard(module)
+
     def __call__(self, module: nn.Module, *_: Any) -> None:
         if module in self._watched:
             raise errors.BadInput(LOAD_BEFORE)

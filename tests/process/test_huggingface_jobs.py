@@ -2,7 +2,7 @@
 servers are killed, and all workers stop together after the third epoch.
 
 A table counts ids as in counting.py. In the loop of Accelerate, rank 1 decides to stop. The Trainer's evaluation gets
-better until epoch 1 on rank 0, whose metrics count, so early stopping ends the training after epoch 2.
+better until epoch 1, as a mean over both workers' parts, so early stopping ends the training after epoch 2.
 """
 
 import numpy as np
@@ -45,13 +45,13 @@ class Counter(torch.nn.Module):
         self.small = torch.nn.EmbeddingBag(50, 1, mode="sum")
         torch.nn.init.zeros_(self.small.weight)
         self.steps = torch.nn.Parameter(torch.zeros(3))
-        self.epoch, self.rank = 0, 0
+        self.epoch, self.rank, self.parts = 0, 0, 1
 
     def forward(self, ids, labels=None):
-        if not self.training:  # in an async job other ranks see an ever better loss: only rank 0's counts
-            own = self.rank and sync == "async"
-            return {"loss": torch.tensor(float(-self.epoch if own else abs(self.epoch - 1)))}
-        return {"loss": -(self.small(ids % 50).sum() + self.steps.sum())}
+        if not self.training:  # each rank evaluates half of the samples, so the mean is right
+            loss = abs(self.epoch - 1) + (1.0 if self.rank else -1.0)
+            return {"loss": torch.tensor(loss), "logits": self.small(ids % 50)}
+        return {"loss": -(self.parts * self.small(ids % 50).sum() + self.steps.sum())}
 
 
 def save_counts(model, rank):
@@ -101,13 +101,13 @@ class Watch(TrainerCallback):
         model.epoch, model.rank = round(state.epoch) - 1, trainer.job.rank
 
     def on_evaluate(self, args, state, control, metrics, **_):
-        tell("validations", trainer.job.rank, round(state.epoch) - 1, metrics["eval_loss"])
+        tell("validations", trainer.job.rank, round(state.epoch) - 1, metrics["eval_loss"], metrics["eval_trained"])
 
 
 args = TrainingArguments(
     str(folder / "out"),
     num_train_epochs=10,
-    per_device_train_batch_size=batch_size,
+    per_device_train_batch_size=batch_size // 2,
     learning_rate=1.0,
     optim="sgd",
     lr_scheduler_type="constant",
@@ -116,14 +116,17 @@ args = TrainingArguments(
     save_strategy="epoch",
     metric_for_best_model="eval_loss",
     greater_is_better=False,
+    gradient_accumulation_steps=2,
     use_cpu=True,
     report_to="none",
     disable_tqdm=True,
 )
 data = [{"ids": row, "labels": torch.tensor(0.0)} for row in ids]
+every = [{"ids": row, "labels": torch.tensor(0.0)} for row in torch.arange(50).reshape(-1, 1)]
+model.parts = 1 if sync == "bsp" else 2  # of a worker's batch; the Trainer takes their mean
 trainer = Trainer(
-    model, args, train_dataset=data, eval_dataset=data[:8], callbacks=[Watch(), EarlyStoppingCallback(1)],
-    prepare={"sync": sync},
+    model, args, train_dataset=data, eval_dataset=every, callbacks=[Watch(), EarlyStoppingCallback(1)],
+    prepare={"sync": sync}, compute_metrics=lambda part: {"trained": part.predictions.sum()},
 )
 trainer.train()
 tell("ends", trainer.job.rank, round(trainer.state.epoch), trainer.state.best_model_checkpoint)
@@ -161,8 +164,9 @@ def test_trainer_counts_each_sample_once_and_stops_as_rank_0_decides(tmp_path, s
     expected = run(tmp_path, TRAINER, sync, "transformers.trainer")
     ends = sorted(framework_jobs.lines(tmp_path, "ends"))
     assert [told[:2] for told in ends] == [[0, EPOCHS], [1, EPOCHS]]
-    for _, epoch, seen in framework_jobs.lines(tmp_path, "validations"):
-        assert seen == abs(epoch - 1), "every worker decides with the metrics of rank 0"
+    for _, epoch, loss, trained in framework_jobs.lines(tmp_path, "validations"):
+        assert loss == abs(epoch - 1), "every worker decides with the mean of all parts"
+        assert trained == (epoch + 1) * expected.sum(), "all parts are evaluated once, after all updates"
     from safetensors.torch import load_file
 
     best = load_file(f"{ends[0][2]}/model.safetensors")

@@ -1,8 +1,8 @@
 """A lightning.Trainer in real jobs: every sample counts once an epoch when workers and servers are killed, all workers
 stop with rank 0, and the best checkpoint is one that plain Lightning reads.
 
-A table counts ids as in counting.py. The validation metric gets better until epoch 1, so early stopping ends the
-training after epoch 2, long before `max_epochs`.
+A table counts ids as in counting.py. The validation metric, a mean over both workers' parts of the data, gets better
+until epoch 1, so early stopping ends the training after epoch 2, long before `max_epochs`.
 """
 
 import numpy as np
@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MeanMetric
 
 import springtide as st
 from springtide.integrations.lightning import SpringtideStrategy
@@ -47,6 +48,7 @@ class Counter(L.LightningModule):
         self.small = torch.nn.EmbeddingBag(50, 1, mode="sum")
         torch.nn.init.zeros_(self.small.weight)
         self.steps = torch.nn.Parameter(torch.zeros(3))
+        self.mean = MeanMetric()
 
     def training_step(self, batch, batch_idx):
         with open(folder / "batches", "a") as file:
@@ -59,11 +61,12 @@ class Counter(L.LightningModule):
         hold(f"in {self.current_epoch}", self.trainer.strategy.job)
 
     def validation_step(self, batch, batch_idx):
-        # in an async job other ranks see an ever better loss: only rank 0's counts
-        own = self.global_rank and sync == "async"
-        best_first = -self.current_epoch if own else abs(self.current_epoch - 1)
-        self.log("loss", float(best_first))
+        own = -1.0 if self.global_rank else 1.0  # each worker validates half of the samples
+        self.log("loss", abs(self.current_epoch - 1) + own)
         self.log("trained", self.small(batch[0] % 50).sum(), reduce_fx="sum")
+        self.log("last", batch[0].max().float(), reduce_fx="max", sync_dist=True)
+        self.mean(batch[0].float())
+        self.log("mean", self.mean)
 
     def on_validation_end(self):
         if not self.trainer.sanity_checking:
@@ -124,7 +127,9 @@ def test_trainer_counts_each_sample_once_and_stops_as_rank_0_decides(tmp_path, w
         [1, EPOCHS, EPOCHS],
     ]
     for _, epoch, seen in framework_jobs.lines(tmp_path, "validations"):
-        assert seen["loss"] == abs(epoch - 1), "every worker decides with the metrics of rank 0"
+        assert seen["loss"] == abs(epoch - 1), "every worker decides with the mean of all parts"
+        assert seen["trained"] == (epoch + 1) * expected.sum(), "all parts are validated once, after all updates"
+        assert (seen["last"], seen["mean"]) == (49.0, 24.5)
     [best] = (tmp_path / "best").iterdir()
     assert {path for *_, path in framework_jobs.lines(tmp_path, "ends")} == {str(best)} and best.name == "epoch=1.ckpt"
     weights = torch.load(best, weights_only=True)["state_dict"]["small.weight"]

@@ -38,6 +38,45 @@ def test_program_of_the_page_trains_as_plain_lightning_does(tmp_path, monkeypatc
         torch.testing.assert_close(again.state_dict()[name], weight, msg=name)
 
 
+def test_best_checkpoint_is_validated_after_training_as_plain_lightning_does(tmp_path, monkeypatch):
+    straight = ("shuffle=True", "shuffle=False")
+    again = (
+        "print(best.best_model_path)",
+        "[scores] = trainer.validate(dataloaders=DataLoader(val, batch_size=100), ckpt_path='best', verbose=False)",
+    )
+    (tmp_path / "plain").mkdir()
+    plain = run(tmp_path / "plain", monkeypatch, straight, again, (STRATEGY, OWN))
+    ours = run(tmp_path, monkeypatch, straight, again)
+    assert ours["scores"] == pytest.approx(plain["scores"])
+    assert type(ours["trainer"].lightning_module.rows) is torch.nn.EmbeddingBag
+
+
+def test_metrics_of_two_parts_are_those_of_the_whole():
+    import torchmetrics
+
+    from springtide.integrations.lightning_metrics import MetricStates
+
+    predictions, labels = torch.rand(50), torch.randint(0, 2, (50,))
+
+    def module():
+        return torch.nn.ModuleDict(
+            {"mean": torchmetrics.MeanMetric(), "auc": torchmetrics.classification.BinaryAUROC(thresholds=20)}
+        )
+
+    whole, parts = module(), [module(), module()]
+    states = [MetricStates(part) for part in parts]
+    for model, chosen in ((whole, slice(0, 50)), (parts[0], slice(0, 20)), (parts[1], slice(20, 50))):
+        model["mean"].update(predictions[chosen])
+        model["auc"].update(predictions[chosen], labels[chosen])
+    given = [part.changed() for part in states]
+    for part, state in zip(parts, states, strict=True):
+        state.put(given)
+        for name, metric in whole.items():
+            torch.testing.assert_close(part[name].compute(), metric.compute(), msg=name)
+    assert states[0].are_small
+    assert not MetricStates(torch.nn.ModuleDict({"auc": torchmetrics.classification.BinaryAUROC()})).are_small
+
+
 def test_steps_in_the_module_and_a_limit_on_steps(tmp_path, monkeypatch):
     by_hand = """    def training_step(self, batch, batch_idx):
         self.automatic_optimization = False
