@@ -9,7 +9,8 @@ from typing import Any as _Any
 
 from springtide import lazy_names
 
-# A running process imports its other modules from this build, even if a link on the way to it leads to a newer one now.
+# Resolve links now: a running process then imports all its modules from this build, even if a link later points to
+# another.
 __path__ = [_realpath(place) for place in __path__]
 __version__ = "0.1.0.dev0"
 

@@ -72,8 +72,7 @@ class BrainSettings:
     brain_tls: str = ""
     """Folder with ca.crt, tls.crt and tls.key for a brain that serves with TLS. Empty: plain TCP."""
     brain_database: str = ""
-    """Database URL for `springtide brain serve`. If it contains a password, it is safer here than on the command
-    line."""
+    """Database URL for `springtide brain serve`. A URL with a password is safer here than on the command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,8 +192,8 @@ def with_arguments(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def own_arguments(given: Sequence[str]) -> list[str]:
-    """Return the arguments from the environment, or `given` without them. Remove them from the environment, so that
-    children do not inherit them."""
+    """Return the arguments from the environment, or `given` without them. Remove the arguments from the environment, so
+    that children do not inherit them."""
     text = os.environ.pop(ARGUMENTS, None)
     return list(given) if text is None else [str(argument) for argument in json.loads(text)]
 

@@ -15,7 +15,7 @@ class SpringtideError(Exception):
 
 
 class UserError(SpringtideError):
-    """A mistake that the user can fix. Command lines print it without a traceback."""
+    """A mistake that the user can fix. Command lines print such an error without a traceback."""
 
 
 class BadInput(UserError, ValueError):
@@ -119,7 +119,8 @@ class UserCodeFailed(UserError):
 
 
 class UnreadableSample(UserCodeFailed):
-    """The user's data set or collate_fn cannot produce some samples. `indices` are their positions in the data set."""
+    """The user's data set or collate_fn cannot produce some samples. `indices` has the positions of these samples in
+    the data set."""
 
     def __init__(self, message: str, indices: Iterable[int] = ()) -> None:
         super().__init__(message)

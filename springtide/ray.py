@@ -38,9 +38,9 @@ def run(
     """Train a job to its end and return the final status.
 
     `job` is a script, a YAML file (`.yaml`, `.yml`) or an `ElasticJob`. `fields` override fields of `ElasticJob`.
-    The call uses the program's Ray connection. If there is none, it connects to `address` or to this machine's
-    cluster. Ctrl-C, or an exception in `on_status`, drains the job; then it is raised again. A second Ctrl-C kills
-    the job.
+    The call uses the program's Ray connection. Without such a connection, the call connects to `address` or to this
+    machine's cluster. Ctrl-C, or an exception in `on_status`, drains the job; then it is raised again. A second Ctrl-C
+    kills the job.
     """
     wanted, folder = job_of(job, fields)
     reach = RayJobHandle(submit(wanted, folder, {"address": address} if address else {}, print))

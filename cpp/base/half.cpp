@@ -13,7 +13,7 @@ namespace springtide {
 
 namespace {
 
-// The compiler's conversion rounds to nearest even. It keeps NaN and makes it quiet, as processors do.
+// The compiler's conversion rounds to nearest even. The conversion keeps NaN and makes it quiet, as processors do.
 float f16_to_float(uint16_t h) { return static_cast<float>(std::bit_cast<_Float16>(h)); }
 uint16_t float_to_f16(float f) { return std::bit_cast<uint16_t>(static_cast<_Float16>(f)); }
 

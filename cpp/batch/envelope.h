@@ -9,7 +9,7 @@ namespace springtide {
 // CRC-32 of zlib, gzip and Ethernet (polynomial 0xEDB88320). Uses the CPU's instruction if there is one.
 uint32_t crc32(std::span<const uint8_t> bytes);
 
-// The same checksum, computed with tables on any CPU. Tests compare crc32() with it.
+// The same checksum, computed with tables on any CPU. Tests compare crc32() with this function.
 uint32_t crc32_by_tables(std::span<const uint8_t> bytes);
 
 enum EnvelopeState : uint8_t { kBare = 0, kWhole = 1, kDamaged = 2 };

@@ -41,8 +41,8 @@ Consumed consume(const KafkaCalls& calls, void* queue, size_t most, int timeout_
   while (got < most) {
     const size_t room = std::min(most - got, kAtOnce);
     ssize_t count = calls.consume_batch_queue(queue, 0, messages.data(), room);
-    // If it has a timeout, librdkafka waits until it can fill all the room that it is given. This call therefore gives
-    // it room for one message only.
+    // With a timeout, librdkafka waits until it can fill all the room that the call gives. This call therefore gives
+    // librdkafka room for one message only.
     if (count <= 0 && got == 0) count = calls.consume_batch_queue(queue, timeout_ms, messages.data(), 1);
     if (count <= 0) break;
     const double now = now_s();

@@ -129,7 +129,7 @@ constexpr std::pair<const char*, const char*> kMethods[] = {
 };
 constexpr size_t kMethodCount = std::size(kMethods);
 PyObject* tensor_type = nullptr;
-std::array<PyObject*, kMethodCount> method_names{}, own_methods{}, passed_on{};  // passed_on: what torch passes on
+std::array<PyObject*, kMethodCount> method_names{}, own_methods{}, passed_on{};  // passed_on: functions of torch
 
 // All known calls of a split. A forward runs between `begin` and `end`; forwards may nest.
 class KnownCalls {
@@ -434,7 +434,7 @@ PyObject* handle_call(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return nullptr;
 }
 
-// This is a plain C function, because torch asks it for `__self__`, and other callables answer that with an
+// The handler is a plain C function, because torch asks it for `__self__`, and other callables answer that with an
 // AttributeError.
 PyMethodDef handler{"__torch_function__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&handle_call)),
                     METH_FASTCALL, "Handle a torch call that takes a promise."};

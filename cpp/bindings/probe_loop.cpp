@@ -1,6 +1,6 @@
 // Measures an upper bound for any hashed table, for `springtide bench store`. Reads (and updates) rows through random
-// index cells, with the same bytes, prefetches, huge pages and kernels as the store. It does no hashing, comparing,
-// locking or growing.
+// index cells, with the same bytes, prefetches, huge pages and kernels as the store. The loop does no hashing,
+// comparing, locking or growing.
 #include <span>
 #include <vector>
 

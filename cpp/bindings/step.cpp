@@ -106,7 +106,8 @@ nb::ndarray<nb::numpy, float, nb::ndim<1>> grads_of(Rows& self) {
   return view(self.set(), self.set()->grads());
 }
 
-// Memory for rows that later steps reuse. Python registers it with the GPU's driver, and keeps it until then.
+// Memory for rows that later steps reuse. Python registers the memory with the GPU's driver, and keeps it until no step
+// needs it.
 struct HeldMemory {
   std::shared_ptr<float> memory;
   size_t floats = 0;

@@ -3,8 +3,8 @@
 //
 // At most one worker caches a row, always as the row's image (weights and optimizer state). If several workers train a
 // row in one step, the server sums its gradients in rank order. With P2P::gradients, one of these workers, the row's
-// keeper, sums them instead. A cached row is dirty from its first training until it is written back. It is written back
-// when another worker trains it, when it is evicted, or by a flush.
+// keeper, sums them instead. A cached row is dirty from its first training until it is written back. A dirty row is
+// written back when another worker trains it, when it is evicted, or by a flush.
 //
 // A rank executes the plan of step s in this order:
 //   1. with the push of step s - 1: write_back, sends, value_sends, and the other ends of these

@@ -107,7 +107,7 @@ CacheStats CachedBackend::stats() const {
   return now;
 }
 
-// Exchange of rows and gradients between the caches of two ranks. This is a part of CachedBackend.
+// Exchange of rows and gradients between the caches of two ranks. The functions are a part of CachedBackend.
 CachedBackend::Planned& CachedBackend::known_plan(uint64_t step) const {
   if (Planned* planned = plan_of(step)) return *planned;
   throw BadInput("step ", step, " has no plan, so nothing comes from other ranks for it");

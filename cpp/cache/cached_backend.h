@@ -101,7 +101,8 @@ class CachedBackend final : public CachingBackend {
   // Sets the plan of step `step`, counted as in PushMeta. Call this function before the first pull of the step and
   // before the push of the previous step. A push that finds no plan for the next step writes everything back.
   void set_plan(uint64_t step, CachePlan plan);
-  // Moves the plan of `step` to step `to`, because another step comes first. Parts of the plan that are done stay done.
+  // Moves the plan of `step` to step `to`, because another step comes first. Parts of the plan that were already
+  // executed are not executed again.
   void move_plan(uint64_t step, uint64_t to);
   void flush_next();  // the next push writes back all dirty rows, which stay cached
   void clear();       // forgets all rows, even dirty ones, and all plans

@@ -1,4 +1,4 @@
-// The pulls and pushes of a cache. This is a part of CachedBackend.
+// The pulls and pushes of a cache. The functions are a part of CachedBackend.
 #include <algorithm>
 #include <tuple>
 #include <utility>

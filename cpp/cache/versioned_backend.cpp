@@ -7,7 +7,7 @@
 namespace springtide {
 
 // Pulls the counts of all keys and the images of rows that are not cached, and then the images of copies that are too
-// old. A count is read before its image, so the cache never takes a row for newer than it is.
+// old. A count is read before its image, so the cache never considers a row newer than it is.
 class VersionedPull final : public Pending {
  public:
   VersionedPull(VersionedBackend& backend, PullMeta meta) : backend_(backend), meta_(meta) {}

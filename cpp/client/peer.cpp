@@ -360,7 +360,7 @@ void Peer::receive_loop() {
   }
 }
 
-// Receives one reply and finishes the reply's call. Releases the lock while it reads the socket.
+// Receives one reply and finishes the reply's call. The lock is released while the socket is read.
 void Peer::receive_next(std::unique_lock<std::mutex>& lock) {
   const Line line = link_.line();
   lock.unlock();

@@ -1,5 +1,5 @@
-// A client's connection to one server. It sends requests and receives replies in order, while the caller computes. A
-// broken connection is reopened, to the server or its restarted successor, and unanswered requests are sent again
+// A client's connection to one server. A peer sends requests and receives replies in order, while the caller computes.
+// A broken connection is reopened, to the server or its restarted successor, and unanswered requests are sent again
 // (peer_reopen.cpp).
 #pragma once
 

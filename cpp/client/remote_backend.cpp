@@ -156,8 +156,8 @@ std::shared_ptr<float> RemoteBackend::buffer(size_t floats) {
   return Backend::buffer(floats);
 }
 
-// The functions below are for bsp steps: they send requests to every server that has slots. They are a part of
-// RemoteBackend.
+// The functions below are for bsp steps: they send requests to every server that has slots. These functions are a part
+// of RemoteBackend.
 bool RemoteBackend::step_complete(uint64_t step, double wait_s) {
   const std::vector<Asked> asked = ask_all(*links_, Kind::step, [&](Call& call) {
     call.header.step = step;

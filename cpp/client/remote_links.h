@@ -78,7 +78,7 @@ struct RemoteLinks {
     call->timeout_s = options.request_timeout_s;
     return call;
   }
-  // Sends a request to one server and waits for the reply. It is for requests outside of training steps.
+  // Sends a request to one server and waits for the reply. Only requests outside of training steps use this function.
   std::shared_ptr<Call> ask(Peer& peer, Kind kind, std::vector<uint8_t> body, uint64_t step) const {
     auto call = call_for(peer, kind);
     call->header.step = step;

@@ -154,7 +154,7 @@ class RemotePending final : public Pending {
       header.clock = meta_.clock;
       header.flags = static_cast<uint8_t>((meta_.bsp ? kBsp : 0) | (meta_.unique ? kUnique : 0) |
                                           (named.empty() ? 0 : kNamesSlots));
-      // A detour goes to another server, whose push count has nothing to do with meta_.seen.
+      // A detour goes to another server, so meta_.seen does not apply to its push count.
       if (!detour && server < meta_.seen.size() && meta_.seen[server] != kNotSeen) {
         header.flags |= kSeen;
         header.server_ns = meta_.seen[server];

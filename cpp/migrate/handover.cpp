@@ -83,9 +83,9 @@ class Attempt {
   HandoverOutcome& outcome_;
 };
 
-// Hands over the slots of a CPU-throttled server with as little CPU as possible. It closes them in large batches and
-// sends them whole, while clients wait at RequestPause. A target on the same host reads the rows from this process's
-// memory.
+// Hands over the slots of a CPU-throttled server with as little CPU as possible. This function closes the slots in
+// large batches and sends them whole, while clients wait at RequestPause. A target on the same host reads the rows from
+// this process's memory.
 class ThrottledMover : public Attempt {
  public:
   ThrottledMover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
@@ -93,8 +93,8 @@ class ThrottledMover : public Attempt {
     outcome_.local = target_.local();
   }
 
-  // This may throw PeerLost at any point. Requests continue as soon as the target owns the slots. After that, the slots
-  // are cleared on this server.
+  // This may throw PeerLost at any point. Requests continue as soon as the target owns the slots. Then the slots are
+  // cleared on this server.
   void give(std::span<const uint16_t> slots, RequestPause::Scope& pause) {
     if (!declare(target_, slots)) return;
     const PermitReading permit(target_);
@@ -175,7 +175,7 @@ class Mover : public Attempt {
     outcome_.local = images_.local() && control_.local();
   }
 
-  // This may throw PeerLost at any point; `outcome` then has the slots whose result is known.
+  // If this function throws PeerLost, which it may do at any point, `outcome` has the slots whose result is known.
   void move(const std::vector<uint16_t>& slots) {
     if (!declare(control_, slots)) return;
     SlotStream stream(state_, images_, slots);

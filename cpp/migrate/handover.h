@@ -29,7 +29,7 @@ struct HandoverOptions {
 struct HandoverOutcome {
   std::vector<uint16_t> moved;
   std::vector<uint16_t> kept;  // slots that the target refused, and that this server still serves
-  // slots that are closed here, although the target did not reply: hand them over again, or take them back
+  // slots that are closed here but to which the target has not replied: hand them over again, or take them back
   std::vector<uint16_t> in_doubt;
   std::string why;  // reason why the other slots were not moved
   uint64_t bytes = 0;

@@ -105,7 +105,7 @@ class SlotTarget {
 
   int fd() const { return link_.get(); }
   bool local() const { return local_; }
-  // Makes send and receive throw PeerLost. Any thread may call it.
+  // Makes send and receive throw PeerLost. Any thread may call this function.
   void cut() { shut_both(link_.get()); }
 
  private:

@@ -39,7 +39,8 @@ static_assert(sizeof(Welcome) == 152);
 
 // Runs the server's side. Returns an empty string if the client is accepted; `who` then has the client's hello.
 // Otherwise returns the reason why the client was refused, which the client gets too. After the client has proved that
-// it knows the secret, `busy` is called. It returns the reason why there is no room for the client, or an empty string.
+// it knows the secret, `busy` is called. `busy` returns the reason why there is no room for the client, or an empty
+// string.
 std::string accept_handshake(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who,
                              const std::function<std::string()>& busy);
 // Runs the client's side. `who` carries rank, incarnation, generation, epoch. Throws PeerLost or HandshakeRefused.

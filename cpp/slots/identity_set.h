@@ -76,9 +76,9 @@ enum class Verdict : uint8_t {
   torn,
 };
 
-// The batches that each slot of a lock stripe has applied. Slots with the same history share one set. They get separate
-// sets when a push covers only some of them, or when one of them is imported or cleared. The caller holds the lock of
-// the stripe.
+// The batches that each slot of a lock stripe has applied. Slots with the same history share one set. Such slots get
+// separate sets when a push covers only some of them, or when one of them is imported or cleared. The caller holds the
+// lock of the stripe.
 class SlotIdentities {
  public:
   explicit SlotIdentities(uint32_t slots = 0);

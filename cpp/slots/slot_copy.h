@@ -1,5 +1,6 @@
-// A copy of one slot. It is made in one piece, or in parts between which the slot's lock is released. In one piece, a
-// slot of 9 MB would block training for milliseconds. In: calls of Store::copy_slot. Out: the bytes of an image.
+// A copy of one slot. The copy is made in one piece, or in parts with the slot's lock released in between. In one
+// piece, a slot of 9 MB would block training for milliseconds. In: calls of Store::copy_slot. Out: the bytes of an
+// image.
 //
 //   mark the time ─► copy part 1 ─► copy part 2 ─► ... ─► copy the rows changed since the mark, and the identities
 //
@@ -21,7 +22,7 @@
 
 namespace springtide {
 
-// An image in several pieces of memory, without its checksum. It is valid as long as the memory of its parts.
+// An image in several pieces of memory, without its checksum. The image is valid as long as the memory of its parts.
 struct ScatteredImage {
   std::vector<std::span<const uint8_t>> pieces;  // all but the identities
   uint64_t bytes = 0;                            // in these pieces

@@ -1,6 +1,6 @@
-// The binary image of one slot, for migration and checkpoints. It has a version and a checksum, and sizes are checked.
-// The batches that the slot has applied come last, so that a segment file can store them once for several slots.
-// store_export.cpp writes it and store_slots.cpp reads it. Throws BadInput on malformed input.
+// The binary image of one slot, for migration and checkpoints. An image has a version and a checksum, and sizes are
+// checked. The batches that the slot has applied come last, so that a segment file can store them once for several
+// slots. store_export.cpp writes it and store_slots.cpp reads it. Throws BadInput on malformed input.
 #pragma once
 
 #include <array>
@@ -73,8 +73,8 @@ class ImageWriter {
   // Returns the size of an image in bytes. Here and below, `about` has everything except tables.
   static size_t bytes_of_image(const SlotImage& about, std::span<const TableShape> shapes);
   bool has_room(size_t bytes) const { return bytes <= room_.size() || bytes <= capacity_; }
-  // Allocates and touches memory for images of this size, which takes as long as a copy. Do not call it while holding a
-  // lock.
+  // Allocates and touches memory for images of this size, which takes as long as a copy. Do not call this function
+  // while holding a lock.
   void reserve_more(size_t bytes);
   void make_room_for(size_t bytes) {
     if (!has_room(bytes)) reserve_more(bytes);
@@ -101,8 +101,8 @@ SlotImage decode(std::span<const uint8_t> bytes);
 // The same without checks, for a complete or incomplete image of this process.
 SlotImage view(std::span<const uint8_t> bytes);
 
-// Checksum over bytes that are added in several pieces. Four independent lanes make it run at memory speed. The
-// checksum does not protect against forgery; connections are authenticated separately.
+// Checksum over bytes that are added in several pieces. Four independent lanes make the checksum run at memory speed.
+// The checksum does not protect against forgery; connections are authenticated separately.
 class Checksum {
  public:
   void add(std::span<const uint8_t> bytes);
@@ -129,7 +129,7 @@ ImageHeads heads_of(const SlotImage& about, std::span<const TableShape> shapes);
 constexpr size_t kUnsummed = 24;
 std::array<uint8_t, kUnsummed> signature(uint64_t bytes, const Checksum& follow);
 
-// The first bytes of an image. They are not checked against the rest.
+// The first bytes of an image. These bytes are not checked against the rest of the image.
 struct ImageInfo {
   uint32_t slot = 0;
   bool full = true;

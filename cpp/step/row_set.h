@@ -1,7 +1,7 @@
-// Rows of one request: unique keys routed to servers, with their values and gradients. It is the base of step_rows.h.
-// In messages, rows are in (server, slot) order, as in Routed. The caller sees rows in groups, one group per parameter,
-// and the rows of a group are contiguous. If there is only one group, both layouts share the same memory. A caller that
-// copies rows to a GPU sees them in message order, which saves a copy of each row.
+// Rows of one request: unique keys routed to servers, with their values and gradients. step_rows.h builds on this
+// class. In messages, rows are in (server, slot) order, as in Routed. The caller sees rows in groups, one group per
+// parameter, and the rows of a group are contiguous. If there is only one group, both layouts share the same memory. A
+// caller that copies rows to a GPU sees them in message order, which saves a copy of each row.
 #pragma once
 
 #include <algorithm>
@@ -53,8 +53,8 @@ class RowSource : public std::enable_shared_from_this<RowSource> {
   std::vector<std::unique_ptr<RowSet>> in_flight_;  // dropped sets to which replies may still be written
 };
 
-// Memory for floats, which grows and never shrinks. It begins and ends at a page, because Python registers whole pages
-// with the driver of a GPU.
+// Memory for floats, which grows and never shrinks. The memory begins and ends at a page, because Python registers
+// whole pages with the driver of a GPU.
 class FloatBuffer {
  public:
   static constexpr size_t kPage = 4096 / sizeof(float);
@@ -171,7 +171,7 @@ class RowSet : public NoCopy {
   Part assign_part();
 
   // For each server, the number of pushes that it had applied when it read the rows from which gradients are computed.
-  // These are the latest rows that a caller waited for. After hold_basis(), they are the rows at its last call.
+  // Those rows are the latest that a caller waited for. After hold_basis(), they are the rows at its last call.
   std::span<const uint64_t> basis() const { return basis_; }
   void hold_basis();  // gradients are computed from the current rows until this is called again
   void join_basis(const RowSet& other);

@@ -28,7 +28,7 @@ struct FeatureSpec {
   bool pull_padding = false;  // true if the padding row is still read (nn.Embedding); otherwise it is ignored (bags)
 };
 
-// The features of a step. They are checked once: a table has one dim and one group.
+// The features of a step. The features are checked once: a table has one dim and one group.
 struct StepPlan {
   explicit StepPlan(std::vector<FeatureSpec> features, bool wire_order = false);
   std::vector<FeatureSpec> features;
@@ -75,7 +75,7 @@ class StepRows {
   const std::shared_ptr<RowSet>& set() const { return set_; }
   size_t unique() const { return set_->routed().keys.size(); }
 
-  // Writes one output row per bag (or id). It waits for the pull first.
+  // Writes one output row per bag (or id). The function waits for the pull first.
   void pool(std::span<const PoolItem> items);
   // Adds d(out) to the gradients. Items of one table are added in their order, and each item in the order of the batch.
   void accumulate(std::span<const GradItem> items);

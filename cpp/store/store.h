@@ -1,7 +1,7 @@
 // The tables of one server, or of a job in one process. All tables' slots are in shared arenas of huge pages. In:
 // (table, key) pairs and gradients. Out: rows. Files of the store: store.cpp (tables), store_pull.cpp, store_push.cpp,
 // store_once.cpp (pushes by identity), store_reserve.cpp, store_evict.cpp, store_slots.cpp (scan, loads, import),
-// store_export.cpp. Tests compare it with tests/oracles/reference.py.
+// store_export.cpp. Tests compare the store with tests/oracles/reference.py.
 #pragma once
 
 #include <array>
@@ -121,10 +121,10 @@ class Store : public NoCopy {
   uint32_t image_floats(TableId id) const { return table(id).image_floats(); }
 
   // Writes the row of each keys[i] in tables[i] to `out`, one after the other, as float32. For a missing row, writes
-  // its initial value (with kImage, its initial image). This is fastest if keys are in slot order, because each stripe
-  // is then locked only once. `refused` gets the closed slots. Their rows in `out` are undefined. `ready(n)` runs in
-  // the caller's thread when the first n rows are complete and their closed slots are in `refused`. Its last call has
-  // all rows. `helped`: true to use the store's threads.
+  // its initial value (with kImage, its initial image). The call is fastest if keys are in slot order, because each
+  // stripe is then locked only once. `refused` gets the closed slots. Their rows in `out` are undefined. `ready(n)`
+  // runs in the caller's thread when the first n rows are complete and their closed slots are in `refused`. Its last
+  // call has all rows. `helped`: true to use the store's threads.
   void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
             std::vector<uint16_t>* refused = nullptr, bool helped = true,
             const std::function<void(size_t)>& ready = {});
@@ -150,9 +150,9 @@ class Store : public NoCopy {
   void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
               std::vector<uint16_t>* refused = nullptr, bool keep = false);
 
-  // Frees the memory of rows that are older, at time `clock`, than the ttl of their table. Each push also does a small
-  // part of this work. For pull, scan and export, a row is gone as soon as its ttl has passed, even if it is not freed
-  // yet.
+  // Frees the memory of rows that are older, at time `clock`, than the ttl of their table. Each push also evicts a
+  // small part of such rows. For pull, scan and export, a row is gone as soon as its ttl has passed, even if it is not
+  // freed yet.
   uint64_t evict(uint64_t clock);
 
   // Reads the rows of a table in a slot, as float32, in a repeatable order. If the slot is closed, returns false and
@@ -178,8 +178,8 @@ class Store : public NoCopy {
   bool is_open(uint32_t slot) const;
   // Closes the slot and copies its changes since the cut, in one critical section.
   void close_and_export(uint32_t slot, uint64_t since_cut, ImageWriter& to);
-  // Returns the addresses of a closed slot's rows. They are valid until the slot is opened, cleared or imported. Throws
-  // BadInput if the slot is open.
+  // Returns the addresses of a closed slot's rows. The addresses are valid until the slot is opened, cleared or
+  // imported. Throws BadInput if the slot is open.
   void refer(uint32_t slot, SlotReference& to);
   // Imports an image into a closed slot. With `open`, also opens the slot. Throws BadInput if the slot is open, or if
   // the image belongs to another slot.

@@ -156,7 +156,8 @@ uint64_t Store::evict(uint64_t at) {
   return evicted;
 }
 
-// Locks all stripes and gives every cell the new number of its stamp. This happens once in millions of ticks.
+// Locks all stripes and gives every cell the new number of its stamp. The renumbering happens once in millions of
+// ticks.
 void Store::renumber_ticks() {
   std::vector<std::unique_lock<std::mutex>> holds;
   for (Stripe& stripe : stripes_) holds.emplace_back(stripe.lock);

@@ -10,7 +10,7 @@
 namespace springtide {
 
 // Selects rows of one slot at one moment (all rows, rows changed after a cut, or a range of places), and writes them
-// straight into an image. Use it under the stripe's lock.
+// straight into an image. Use this function under the stripe's lock.
 class SlotExport {
  public:
   // Reuses its memory from call to call.

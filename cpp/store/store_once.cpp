@@ -1,5 +1,6 @@
 // Pushes that name their batches. Every stripe is visited once, even if it has no keys. A stripe skips batches that its
-// slots have applied. It records and applies the rest under one lock: all of it or, if memory is short, nothing.
+// slots have applied. The stripe records and applies the other batches under one lock: all of them or, if memory is
+// short, none.
 #include <algorithm>
 
 #include "base/hash.h"
@@ -106,7 +107,7 @@ struct RowUpdate {
 constexpr size_t kNear = 256;  // if there are more rows, the first have left the L1 cache when the last are found
 constexpr size_t kAhead = 6;   // distance of the second prefetch, if there are that many rows
 
-// What a push will do in one stripe. This is determined before anything changes.
+// What a push will do in one stripe. The plan is made before anything changes.
 struct Store::OnceWork {
   static OnceWork& of_this_thread() {
     thread_local OnceWork mine;

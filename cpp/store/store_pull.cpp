@@ -1,4 +1,4 @@
-// Reads rows: row_pipeline.h finds them, and this file copies them to the caller. It changes nothing except request
+// Reads rows: row_pipeline.h finds them, and this file copies them to the caller. A read changes nothing except request
 // counts.
 #include <bit>
 

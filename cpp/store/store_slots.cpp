@@ -1,6 +1,6 @@
-// Operations on whole slots: scan, load, clear, open, close, import. An import reads the image in place. It sizes the
-// index, and then finds or creates rows in bunches and prefetches them before it writes them. store_export.cpp has the
-// export.
+// Operations on whole slots: scan, load, clear, open, close, import. An import reads the image in place. The import
+// sizes the index, then finds or creates rows in bunches, and prefetches rows before it writes them. store_export.cpp
+// has the export.
 #include "base/cpu.h"
 #include "base/hash.h"
 #include "store/store.h"

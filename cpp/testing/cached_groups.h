@@ -1,4 +1,4 @@
-// Helpers for tests that train a group twice, with and without a cache, and then compare all rows bit by bit. They
+// Helpers for tests that train a group twice, with and without a cache, and then compare all rows bit by bit. The tests
 // cover tables of every kind, requests for their rows, and the complete state of the servers.
 #pragma once
 

@@ -1,5 +1,5 @@
-// A TCP proxy in front of a server, for tests. It can cut connections immediately, or after a given number of reply
-// bytes.
+// A TCP proxy in front of a server, for tests. The proxy can cut connections immediately, or after a given number of
+// reply bytes.
 #pragma once
 
 #include <sys/socket.h>

@@ -145,8 +145,7 @@ std::vector<uint8_t> encode_prefix(FrameHeader& header, std::span<const BatchRan
 
 const char* name_of(Kind kind);
 
-// Body of a wrong_owner reply: slots, their owners and addresses. With it, a client can retry without asking the
-// master.
+// Body of a wrong_owner reply: slots, their owners and addresses. A client can then retry without asking the master.
 constexpr uint16_t kNoOwner = UINT16_MAX;  // the owner is unknown here, so ask again soon
 
 struct Refusal {

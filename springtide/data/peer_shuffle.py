@@ -2,8 +2,8 @@
 capacity.
 
 Each worker decides alone, from the last announcements of its peers, and never forwards a batch that came from a peer.
-If a peer is slow but alive, two workers may train the same batch. This is harmless, because slots skip batches that
-they already have.
+If a peer is slow but alive, two workers may train the same batch. The repetition is harmless, because slots skip
+batches that they already have.
 
     offer ─► queue ─► take ─► trained ─► ReportTrained, to the peer that sent it
                └► SendBatch, to a peer ─► done, or home again: returned, peer lost, peer silent

@@ -142,7 +142,7 @@ def is_whole(url: str, card: ExportCard) -> bool:
 
 
 def remove(url: str, number: int) -> None:
-    """Delete an export. Delete its card first, so that no reader sees an incomplete export."""
+    """Delete an export. Delete the card of the export first, so that no reader sees an incomplete export."""
     place = place_for(url, number)
     place.remove(CARD)
     if isinstance(place, FolderStore):

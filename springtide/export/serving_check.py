@@ -67,8 +67,8 @@ class ServingCheck:
     """Number of compared numbers."""
     tables: dict[str, LookedUpIds] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
-    """Tensors of the model that the export lacks. Both sides use their values from the function that builds the
-    model."""
+    """Tensors of the model that the export lacks. For these tensors, both sides use the values from the function that
+    builds the model."""
 
 
 class _RecordedLookups(Lookups):
@@ -233,8 +233,8 @@ def compare(
     found: ExportedModel,
     tolerance: float,
 ) -> ServingCheck:
-    """Compare the predictions of an export with those of the job. They count as equal if no difference exceeds
-    `tolerance`, or `tolerance` times the job's prediction where that is larger than 1."""
+    """Compare the predictions of an export with those of the job. Two predictions count as equal if their difference is
+    at most `tolerance`, or `tolerance` times the job's prediction if that prediction is above 1."""
     trained = of_job(build, inputs, place, manifest)
     exported, looked_up = of_export(build, inputs, found)
     if len(trained) != len(exported):

@@ -266,7 +266,7 @@ class TableSpool:
 @contextlib.contextmanager
 def spool_folder(there: FolderStore | UrlStore) -> Iterator[pathlib.Path]:
     """Yield an empty folder for a spool. For a local export, the folder is inside the export, so that both are
-    removed together. Otherwise it is a temporary folder.
+    removed together. Otherwise the folder is a temporary one.
     """
     if isinstance(there, UrlStore):
         with tempfile.TemporaryDirectory(prefix="springtide-export-") as folder:

@@ -76,7 +76,7 @@ class Accelerator(accelerate.Accelerator):
         return super().prepare(*given, device_placement=device_placement)
 
     def check_trigger(self) -> bool:
-        """Return True if a worker has called `set_trigger`. Call it between loops over batches."""
+        """Return True if a worker has called `set_trigger`. Call this method between loops over batches."""
         return bool(self.job.reduce(bool(super().check_trigger()), "max"))
 
     def save_state(self, *_: Any, **__: Any) -> None:

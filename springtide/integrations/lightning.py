@@ -90,7 +90,8 @@ class SpringtideStrategy(SingleDeviceStrategy):
         super().setup(trainer)
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """Keep the training DataLoader, which is the first one, for the job. Lightning gets only its length."""
+        """Keep the training DataLoader, which is the first one, for the job. Lightning gets only the length of that
+        DataLoader."""
         if self._loader is not None or self.lightning_module is None or not self.lightning_module.trainer.training:
             return dataloader
         self._loader = dataloader
@@ -297,7 +298,7 @@ class JointMetrics(Callback):
             name, _ = results._forked_name(metric, on_step=False)
             if metric._computed is not None and name in given:
                 metric._computed = torch.full_like(metric._computed, given[name])
-        _ = trainer.callback_metrics  # its getter takes the new values
+        _ = trainer.callback_metrics  # reading this property updates Lightning's values
 
 
 class TrainerState:

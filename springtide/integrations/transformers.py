@@ -318,7 +318,8 @@ class JobBatches:
 
 
 class EpochEnd(TrainerCallback):
-    """First callback of the Trainer. It leaves the job's loop, so that workers can evaluate and decide together."""
+    """First callback of the Trainer. The callback leaves the job's loop, so that workers can evaluate and decide
+    together."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer

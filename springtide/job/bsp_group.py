@@ -67,7 +67,7 @@ def roll_back(state: JobCore, why: str, *, at: float) -> list[actions.JobAction]
         over = actions.ServerLost if node.role.kind is RoleKind.SERVER else actions.FenceWorker
         done.append(over(node.role, node.incarnation, why))
         if node.state is NodeState.DRAINING and node.role.kind is RoleKind.WORKER:
-            node.move(NodeState.GONE, at=at, why=why)  # or it would train for servers that are about to end
+            node.move(NodeState.GONE, at=at, why=why)  # otherwise it would train against servers that are about to end
             continue
         faults = node.faults
         again = Relaunch(why=why, failures=faults.crashes, oom_kills=faults.oom_kills, memory=node.memory)

@@ -80,7 +80,8 @@ class MasterService:
         status = JobStatus(state.spec.name, state.phase, state.why, 0.0)
         self._shown = messages.AgentOrders(status, state.wanted(), context.term)
         """Newest fully journaled reply to the agent, which is sent again while the disk is full. A master that takes
-        over with a full disk orders the roles of the journal; without them, the agent would end every role.
+        over on a full disk asks the agent for the roles in the journal. Otherwise the agent would end all running
+        roles.
         """
         self.lag = LoopLag(time.monotonic)
         self._agents: set[Peer] = set()
@@ -121,8 +122,8 @@ class MasterService:
         sends it.
 
         While the journal's disk is full, roles wait for their replies and train the leases that they hold. The agent
-        and commands do not wait. They get the last status that was journaled, with the reason why the job makes no
-        decisions.
+        and commands do not wait. The reply to them is the last status that was journaled, with the reason why the job
+        makes no decisions.
         """
         check_certificate(peer, request)
         if not isinstance(request, FROM_ROLES) and (peer.role is None or peer.role.kind is RoleKind.AGENT):
@@ -182,7 +183,7 @@ class MasterService:
 
     def lost(self, peer: Peer) -> None:
         """Handle a closed connection. The master decides nothing at this moment, because the member may reconnect.
-        If not, its agent reports its exit, or it misses heartbeats.
+        Otherwise the agent reports the member's exit, or the member misses heartbeats.
         """
         if peer in self._agents:
             self._agents.discard(peer)

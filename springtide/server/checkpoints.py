@@ -1,7 +1,7 @@
 """Writes a server's part of a checkpoint: copies its slots into a segment file while the server serves.
 
-The writing thread copies and writes small pieces without the GIL. Between pieces it sleeps, so that training gets
-the CPU and the slot. Out: a `SaveReport` with the position of each slot. Next: `master.checkpoint.round`.
+The writing thread copies and writes small pieces without the GIL. Between pieces the thread sleeps, so that training
+gets the CPU and the slot. Out: a `SaveReport` with the position of each slot. Next: `master.checkpoint.round`.
 """
 
 import contextlib

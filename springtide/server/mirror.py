@@ -73,7 +73,7 @@ class Mirror:
         self, buddy: Buddy, *, needed: tuple[int, int | None], pace: AbstractContextManager[None]
     ) -> tuple[str, ...]:
         """Send all files that the buddy lacks, except files of abandoned checkpoints. Return the names of the files
-        that it has."""
+        that the buddy then has."""
         base, newest = needed
         own = sorted((path.name, path.stat().st_size) for path in self._own.glob(self._files))
         own = [(name, size) for name, size in own if (number := number_in(name) or 0) <= base or number == newest]

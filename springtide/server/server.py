@@ -50,7 +50,7 @@ class HandedOver:
 
 
 class ServerRole:
-    """One server of a job, which serves from ``start`` to ``stop``. Call ``place`` to assign its slots."""
+    """One server of a job, which serves from ``start`` to ``stop``. Call ``place`` to assign slots to the server."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 from springtide.domain.plan.plan import WITHOUT_BRAIN
 
 Event = dict[str, Any]
-FOLDED = 4  # a sentence that repeats one of this many latest sentences is counted there
+FOLDED = 4  # a sentence is merged with an equal one among this many latest sentences, which then shows a count
 COUNTED = re.compile(r"(?<=incarnation )\d+|\d+ of \d+(?= slots)|\d+(?= slots have)|(?<=checkpoint )\d+")
 """Numbers in a decision that differ between repetitions of the same decision."""
 MEASURED = re.compile(r"(?<![\w-])\d[\d,.]*")

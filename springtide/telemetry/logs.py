@@ -148,8 +148,8 @@ def last_error(path: pathlib.Path, since: int = 0) -> str:
 
 
 def error_in(text: str) -> str:
-    """Return the last error in a log: the line after a traceback, or an error that was logged. Cut it to `LONGEST`
-    characters.
+    """Return the last error in a log: the line after a traceback, or an error that was logged. Cut the error to
+    `LONGEST` characters.
 
     The text may begin in the middle of a traceback, because clusters keep only the end of a log.
     """

@@ -18,8 +18,8 @@ from springtide.embedding.lookup.device_tables import DeviceTables
 from springtide.embedding.modules.table_weight import TableWeight
 
 _prepared: list[Callable[[], tuple[int, int] | None]] = []
-"""For each prepared model, a function that returns its bytes of rows and of dense state. It returns None after the
-model is deleted."""
+"""For each prepared model, a function that returns its bytes of rows and of dense state. The function returns None
+after the model is deleted."""
 
 ADVICE = {
     "rows": "give rows less GPU memory: cache='8G' in job.prepare, or springtide run --cache 8G",

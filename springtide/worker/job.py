@@ -237,11 +237,11 @@ class Job:
         Call it between loops over batches, equally often on every worker. A call waits for all workers that have begun
         an epoch and can still make the call:
 
-        * A worker that is lost is waited for. It starts again in its epoch, repeats the calls of this epoch, and gets
-          the same results.
+        * A worker that is lost is waited for. The lost worker starts again in its epoch, repeats the calls of this
+          epoch, and gets the same results.
         * A worker that ends, or is removed, is not waited for. A worker that must leave ends its script in the call.
         * A worker that is added takes part from the first call in an epoch that it has begun before the call was
-          complete. It gets the results of earlier calls.
+          complete. The added worker gets the results of earlier calls.
         """
         return list(self._values.gather(value, "gather").values())
 

@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(script: str, given: str) -> None:
-    """Run the script as `__main__`. In a restarted worker, its epoch loop skips finished epochs."""
+    """Run the script as `__main__`. In a restarted worker, the script's epoch loop skips finished epochs."""
     code = None
     try:
         here = master_link.current()

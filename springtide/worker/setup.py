@@ -214,7 +214,8 @@ def connected(
 
 
 def reducer_of(named: Sequence[tuple[str, nn.Parameter]], served: Sequence[ServedTable], *, ordered: bool) -> Reducer:
-    """Return the reducer of a bsp group's dense gradients. With `ordered`, it sums units in the order of the batch."""
+    """Return the reducer of a bsp group's dense gradients. With `ordered`, the reducer sums units in the order of the
+    batch."""
     # reserve these even without a cache, so that the sums of gradients are equal with and without a cache
     words = allreduce.words_needed([table.spec.id for table in served])
     return (OrderedReducer if ordered else Reducer)([param for _, param in named], None, words=words)

@@ -1,7 +1,7 @@
 """Arrays of a data set in memory-mapped files that processes share, with clear errors for these files.
 
 In: blocks of named columns, a folder, and a text that identifies the content. Out: arrays by name. A folder gets its
-name when it is complete, so a reader never sees a partial file. If the content already exists, it is used again.
+name when it is complete, so a reader never sees a partial file. Existing files with the same content are used again.
 """
 
 import errno
@@ -81,7 +81,7 @@ def _publish(scratch: Path, there: Path, content: str) -> None:
     except OSError:
         if not there.exists():
             raise
-        # the folder has other content; if another process wrote the same content meanwhile, it is used
+        # replace the folder, unless another process has just written the same content
         if _read(there, content) is None:
             shutil.rmtree(there)
             os.rename(scratch, there)

@@ -39,8 +39,8 @@ SPEC = LogSpec(
 
 
 def log(samples: int = SAMPLES, *, folder: str | Path | None = None) -> tuple[ClickLog, ClickLog]:
-    """Return the training part and the test part (the last tenth by event time). With a `folder`, they are in shared
-    files."""
+    """Return the training part and the test part (the last tenth by event time). With a `folder`, both parts are in
+    shared files."""
     return ClickLog(samples, spec=SPEC, folder=folder).split(0.1)
 
 

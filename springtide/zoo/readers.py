@@ -28,7 +28,8 @@ AVAZU_CATEGORIES = (
     *(f"C{number}" for number in range(14, 22)),
 )
 MOVIELENS_FORMATS = {
-    ".dat": (":", ("user", "_1", "movie", "_2", "rating", "_3", "timestamp")),  # `::` puts empty cells between
+    # a reader that splits at each `:` finds an empty cell in every `::`
+    ".dat": (":", ("user", "_1", "movie", "_2", "rating", "_3", "timestamp")),
     ".data": ("\t", ("user", "movie", "rating", "timestamp")),
 }
 

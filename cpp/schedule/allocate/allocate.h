@@ -53,8 +53,8 @@ void allocate_anneal(const AllocationTask& task, std::span<int32_t> rank_of_samp
 void allocate_contiguous(const AllocationTask& task, std::span<int32_t> rank_of_sample);
 void allocate_random(const AllocationTask& task, std::span<int32_t> rank_of_sample);
 
-// Returns the number of samples of each worker in an even allocation. These are the lengths of the contiguous ranges
-// that training without a scheduler uses (springtide/data/shards.py).
+// Returns the number of samples of each worker in an even allocation. Training without a scheduler uses contiguous
+// ranges of the same lengths (springtide/data/shards.py).
 std::vector<uint32_t> even_quota(uint32_t samples, uint32_t workers);
 
 // Number of transmissions that a key costs, given its trainers and its owner. The number equals the counts in the plan
@@ -73,9 +73,9 @@ class KeyCost {
     return dirty ? moved_ : 1;
   }
   // For a key that several workers train. If there are at most `exchange_` trainers, they exchange values and
-  // gradients, and one keeps the row. The row comes from outside only if none of them owns it. If there are more, they
-  // pull the value and push their gradients. The owner already has the value. If the row is dirty, the owner first
-  // writes it back, so that the servers can update it.
+  // gradients, and one keeps the row. The row comes from outside only if none of them owns it. If more workers train
+  // the key, they pull the value and push their gradients. The owner already has the value. If the row is dirty, the
+  // owner first writes it back, so that the servers can update it.
   int32_t shared(uint32_t trainers, bool dirty, bool owner_trains) const {
     const auto count = static_cast<int32_t>(trainers);
     return trainers <= exchange_ ? 2 * count - 1 - owner_trains : 2 * count + dirty - owner_trains;

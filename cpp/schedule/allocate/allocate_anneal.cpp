@@ -221,8 +221,8 @@ class Anneal {
     }
   }
 
-  // Tries all exchanges of two samples until none reduces the cost. This is only for small batches, where prices guide
-  // the search badly.
+  // Tries all exchanges of two samples until none reduces the cost. Only small batches need these exchanges, because
+  // there prices guide the search badly.
   void swap_neighbours() {
     if (task_.samples > kSmallBatch) return;
     for (bool better = true; better;) {

@@ -11,8 +11,8 @@ namespace springtide {
 
 namespace {
 
-// A reply to a pull is built in pieces of kPieceBytes. It is sent in units of kSendBytes, while more rows are looked
-// up. Meanwhile, the peer copies earlier pieces, and the kernel copies rows that are still in the CPU cache.
+// A reply to a pull is built in pieces of kPieceBytes. The pieces are sent in units of kSendBytes, while more rows are
+// looked up. Meanwhile, the peer copies earlier pieces, and the kernel copies rows that are still in the CPU cache.
 constexpr size_t kPieceBytes = 2 << 20, kSendBytes = 128 << 10;
 
 constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan ends after the slot with which it exceeds this size

@@ -192,8 +192,8 @@ class Staleness {
   std::array<std::atomic<uint64_t>, kCounted + 1> pushes_{};  // by lag
 };
 
-// A snapshot of which slots this server owns, and which servers own the others. It is updated after slots of the store
-// are opened or closed.
+// A snapshot of which slots this server owns, and which servers own the others. The snapshot is updated after slots of
+// the store are opened or closed.
 struct SlotOwnership {
   uint32_t epoch = 0;
   uint32_t slots = 0;

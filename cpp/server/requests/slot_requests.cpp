@@ -1,5 +1,5 @@
-// Handles slots from other servers: imports an image, and takes ownership of a batch of slots. This is a part of
-// RequestHandler. An image is imported completely or refused. handover.h is the sender's side.
+// Handles slots from other servers: imports an image, and takes ownership of a batch of slots. The functions are a part
+// of RequestHandler. An image is imported completely or refused. handover.h is the sender's side.
 #include "net/frame_io.h"
 #include "server/requests/request_handler.h"
 #include "slots/slot_batch.h"

@@ -71,7 +71,7 @@ class SlotIndex {
 
   Slot& slot(uint32_t number) { return slots_[number]; }
 
-  // Returns the cache line where a search begins. Prefetch it some time before find().
+  // Returns the cache line where a search begins. Prefetch this line some time before find().
   const Cell* home(Slot& slot, uint64_t hash) const {
     return cells_at(segment_unit(slot, hash)) + (hash & slot.bucket_mask) * kBucket;
   }

@@ -1,6 +1,6 @@
 // Optimizer steps on one row, in float32. The kernels are built once per instruction set (kernels_*.cpp), with the same
-// order of operations and without fused multiply-add. Results therefore do not depend on the machine. Tests compare
-// them with reference.py.
+// order of operations and without fused multiply-add. Results therefore do not depend on the machine. Tests compare the
+// kernels with reference.py.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The initial value of a row, which is a function of (seed, table, key) and the same on every machine. In:
-// hash_key(table, key) and the seed. Out: float32 weights. Tests compare it with reference.py.
+// hash_key(table, key) and the seed. Out: float32 weights. Tests compare the values with reference.py.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ class AgeClock {
  public:
   AgeClock() { tick_ = new_tick(0); }
 
-  // Call this for each new table with a ttl or a capacity. It makes ages as fine as the table needs.
+  // Call this for each new table with a ttl or a capacity. The call makes ages as fine as the table needs.
   void refine(uint64_t ttl, bool has_capacity) {
     if (ttl == 0 && !has_capacity) return;
     std::lock_guard hold(lock_);

@@ -74,7 +74,7 @@ struct Item {
   float* data;  // pull: where the row goes; push and assign: only read
 };
 
-// The rows of the next `keys` keys of a call are contiguous, from `floats` on. A push only reads them.
+// The rows of the next `keys` keys of a call are contiguous, from `floats` on. A push only reads these floats.
 struct RowRun {
   size_t keys = 0;
   float* floats = nullptr;

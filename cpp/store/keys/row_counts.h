@@ -41,7 +41,7 @@ class RowCounts {
     for (size_t i = 0; i < keys.size(); ++i)
       counters[hash_key(tables[i], keys[i]) >> (64 - kBits)].fetch_add(1, std::memory_order_release);
   }
-  // Call this when a slot gets other rows. It makes all earlier counts of the slot invalid.
+  // Call this when a slot gets other rows. The call makes all earlier counts of the slot invalid.
   void renew(uint32_t slot) { bases_[slot] = any_number(); }
 
  private:

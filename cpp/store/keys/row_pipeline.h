@@ -186,9 +186,9 @@ struct UniformGroup {
   }
 };
 
-// Processes keys from `from` to the first key of another stripe, but at most to `end`. Returns the position after them.
-// `found(key, cell, place)` sets the address of the row and prefetches it. `finish(key, place)` is called later, in the
-// same order. `place` is the key's index in the call.
+// Processes keys from `from` to the first key of another stripe, but at most to `end`. Returns the position after these
+// keys. `found(key, cell, place)` sets the address of the row and prefetches it. `finish(key, place)` is called later,
+// in the same order. `place` is the key's index in the call.
 template <class Found, class Finish>
 size_t walk_alike(SlotIndex& index, const uint32_t slot_shift, const UniformKeys call, const size_t from, size_t end,
                   const Found found, const Finish finish) {

@@ -1,5 +1,5 @@
-// One table at run time: its spec, everything that follows from the spec, and its rows. It is used under the stripe
-// locks.
+// One table at run time: its spec, everything that follows from the spec, and its rows. All uses of the table are under
+// the stripe locks.
 #pragma once
 
 #include <algorithm>

@@ -82,7 +82,7 @@ class RemoteAdviser:
                     link = await self._linked()
                     return cast(messages.Reply, await link.ask(cast(Any, request)))
             except TimeoutError:
-                # close the connection, because the client would take a late reply for the reply to its next request
+                # close the connection: otherwise a late reply would be taken for the reply to the next request
                 await self.close()
                 raise self._away(f"no answer within {self._answer_s:g} s") from None
             except errors.MasterUnreachable as error:

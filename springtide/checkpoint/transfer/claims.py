@@ -27,7 +27,7 @@ PATIENCE_S = 5.0
 claim is empty while it is written."""
 LOOK_S = 0.1
 _NAME = re.compile(r"claim-(\d{6,})\.json")
-_RACES = 100  # most attempts to claim a place; during one attempt, other runs never make as many claims
+_RACES = 100  # most attempts to claim a place; only a claim of another run makes an attempt fail
 
 
 class ProcessId(msgspec.Struct, frozen=True, array_like=True):

@@ -131,7 +131,7 @@ Ask = Callable[[Request], Reply]
 
 
 class ScatteredStore:
-    """A read-only `FileStore`. The caller must close it. Not thread-safe."""
+    """A read-only `FileStore`. The caller must close the store. Not thread-safe."""
 
     def __init__(self, where: str, own: pathlib.Path, ask: Ask, secret: bytes, *, certificates: str = "") -> None:
         self._where, self._own, self._ask = where, FolderStore(own), ask

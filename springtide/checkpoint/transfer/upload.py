@@ -38,8 +38,8 @@ class _Record(msgspec.Struct):
 
 
 class SentFiles:
-    """Files that this run has sent from one folder to one URL, recorded in `uploads.json`. Only one process may use it
-    at a time.
+    """Files that this run has sent from one folder to one URL, recorded in `uploads.json`. Only one process may use the
+    record at a time.
 
     The record holds size and store version of each file. If another run wrote a file of the same name, or if the file
     changed later, its version differs and it is sent again.

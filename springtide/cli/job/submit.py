@@ -1,5 +1,5 @@
-"""`springtide submit`: reads a spec and submits the job to a platform. With `--dry-run`, it shows each value and where
-the value comes from."""
+"""`springtide submit`: reads a spec and submits the job to a platform. With `--dry-run`, the command shows each value
+and where the value comes from."""
 
 import pathlib
 import sys

@@ -65,7 +65,8 @@ class WorkerOutput:
 
 
 class PlainView:
-    """Shows a job while it runs, as plain lines. Use it as a context manager that stays open while the job runs."""
+    """Shows a job while it runs, as plain lines. Use the view as a context manager that stays open while the job
+    runs."""
 
     def __init__(self, console: Console, heading: list[str], follow: WorkerOutput) -> None:
         self._console, self._heading, self._follow = console, heading, follow

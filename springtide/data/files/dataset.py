@@ -188,7 +188,7 @@ def read_csv(
 
     separator: one character between cells; a tab for TSV.
     names: names of the columns, for files without a header.
-    missing: cells that stand for a missing value, such as "NULL". They apply to all columns.
+    missing: cells that stand for a missing value, such as "NULL". The list applies to all columns.
     """
     if not isinstance(separator, str) or len(separator) != 1:
         raise errors.BadInput(f"separator={separator!r}: expected one character, such as ',' or a tab")

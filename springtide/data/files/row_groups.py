@@ -220,7 +220,7 @@ def csv_kinds(path: Path, written: CsvFormat) -> Kinds:
 
 
 def csv_groups(path: Path, written: CsvFormat, kinds: Kinds) -> Iterator[CsvGroup]:
-    """Yield the groups of a file. This reads the whole file once, to count its lines."""
+    """Yield the groups of a file. The function reads the whole file once, to count its lines."""
     names, begin = written.header(path)
     text = np.memmap(path, dtype=np.uint8, mode="r")
     end = len(text)

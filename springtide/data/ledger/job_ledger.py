@@ -493,7 +493,8 @@ class JobLedger(Passes):
             return
         if self.origin.next_shard and card.in_step != self.origin.in_step:
             refuse_other_mode(rank, card, self.origin.checkpoint)
-        if 0 < turn == self.origin.passes and card.stream is None:  # the first epoch after those of the checkpoint
+        # the first epoch that the checkpoint does not contain
+        if 0 < turn == self.origin.passes and card.stream is None:
             before = replace(self.passes[-1].card, first_epoch=card.first_epoch)
             check_same(rank, card, before, self.origin.checkpoint)
         base = self.next_shard

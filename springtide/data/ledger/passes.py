@@ -36,7 +36,8 @@ class JobProgress:
     flows: tuple[StreamLedgerState, ...] = ()
     """Passes over streams."""
     next_shard: int = 0
-    """Number of the first shard that no pass of the job uses. It also counts passes that began after the record."""
+    """Number of the first shard that no pass of the job uses. The number is also above the shards of passes that began
+    after the record."""
     samples_before: int = 0
     """Samples that other runs trained before, whose model the job took over for new data."""
 
@@ -148,7 +149,8 @@ class HolderRegistry:
     living: dict[int, int] = field(default_factory=dict)
     """Highest incarnation of each rank that has called the ledger."""
     fenced: dict[int, int] = field(default_factory=dict)
-    """Highest fenced incarnation of each rank. The ledger ignores its calls and those of earlier incarnations."""
+    """Highest fenced incarnation of each rank. The ledger ignores the calls of a fenced incarnation and of earlier
+    ones."""
     halvings: dict[int, int] = field(default_factory=dict)
     """How often each slow rank's lease size is halved, by rank."""
     trained: dict[int, int] = field(default_factory=dict)
@@ -198,7 +200,7 @@ class GroupSeats:
     ranks: tuple[int, ...] = ()
     """Ranks in the order of their seats; empty before the first group is formed."""
     halted: bool = False
-    """True while a decided change of the group is not carried out."""
+    """True from the decision to change the group until the change is carried out."""
 
     def seat(self, rank: int) -> int | None:
         """Return the seat of a rank. Before a group is formed, return the rank itself; return None if the rank is not

@@ -37,7 +37,7 @@ class FilterRules:
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A record that workers do not train. As a line of JSON, it is one dead letter."""
+    """A record that workers do not train. As a line of JSON, such a record is one dead letter."""
 
     partition: int
     offset: int

@@ -48,7 +48,7 @@ class StreamReader(Protocol):
     def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
         """Return the available records, about `most`, from partitions in turn; wait only if there are none.
 
-        Payloads may lie in mapped files. They stay valid as long as they are referenced. An empty list after
+        Payloads may lie in mapped files. A payload stays valid as long as some object refers to it. An empty list after
         `timeout_s` does not mean the end of the stream. An unavailable stream (such as a restarting broker) returns no
         records. If a stream is unavailable for long, `poll` raises TemporaryError.
         """
@@ -57,7 +57,7 @@ class StreamReader(Protocol):
         """Return the known end offset (newest + 1) of each assigned partition, without a query."""
 
     def close(self) -> None:
-        """Stop reading. Records that it has returned stay valid."""
+        """Stop reading. Records that the reader has returned stay valid."""
 
 
 class StreamWriter(Protocol):

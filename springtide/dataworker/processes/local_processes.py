@@ -143,7 +143,7 @@ class _ForkServerProcess:
                 self._sock.settimeout(timeout_s)
                 fork = fork_server.ask(self._sock, ForkRequest(arguments=(str(number),)))
             except TimeoutError:
-                # kill the server, because the loader would take its late reply for the reply to the next request
+                # kill the server: otherwise its late reply would be taken for the reply to the next request
                 self.process.kill()
                 raise
             except OSError as error:

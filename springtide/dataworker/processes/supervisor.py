@@ -24,10 +24,8 @@ log = logging.getLogger(__name__)
 # number of data workers in a row, each the replacement of the previous one, that may be killed before any makes a
 # batch.
 HOPELESS = 12
-# It exceeds the number of deaths that a single poison batch causes: dispatch.DEATHS, then worker_pool.DEADLY further
-# tries.
-# the same limit for data workers that exit by themselves; the limit is low, because the next data worker would fail in
-# the same way
+# One poison batch causes fewer deaths: dispatch.DEATHS, and then worker_pool.DEADLY further tries. the same limit for
+# data workers that exit by themselves; the limit is low, because the next data worker would fail in the same way
 UNFIT = 2
 # seconds for a data worker to start; a large data set loads slowly, and a busy machine imports modules slowly
 READY_WITHIN_S = 300.0
@@ -139,7 +137,7 @@ class WorkerRoster:
 
 
 class WorkerSupervisor:
-    """Supervisor of data workers. `resize` sets their number; `failed` says why no more will start."""
+    """Supervisor of data workers. `resize` sets the number of data workers; `failed` says why no more will start."""
 
     def __init__(self, feed: BatchFeed, start: Callable[[int], LocalWorker]) -> None:
         self._feed = feed

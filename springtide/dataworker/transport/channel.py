@@ -50,7 +50,7 @@ _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().d
 
 
 class SecureSocket:
-    """TLS socket with the interface of a plain socket. Raises `Rejected` if it does not accept the peer.
+    """TLS socket with the interface of a plain socket. Raises `Rejected` if this side does not accept the peer.
 
     The native core implements the socket, so that one thread may send while another receives.
     """

@@ -41,7 +41,8 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Resources that one process has used so far. Includes its children if the platform can count them."""
+    """Resources that one process has used so far. Children of the process are included if the platform can count
+    them."""
 
     cpu_s: float = 0.0
     memory: int = 0

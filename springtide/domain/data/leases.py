@@ -51,7 +51,7 @@ class Progress(NamedTuple):
     """Sample before which all samples of the lease are trained, and acknowledged by every server."""
     end: int
     """Sample at which the holder will stop. If it is lower than the end of the lease, the holder returns the tail.
-    If it equals `offset`, the lease is finished.
+    If the number equals `offset`, the lease is finished.
     """
     void: int = 0
     """Number of stream offsets before `offset` that have no trainable record: dead letters, expired records, gaps."""

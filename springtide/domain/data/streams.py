@@ -1,7 +1,7 @@
 """Pure. Messages between master and workers about streams: partitions, their ends, and the cuts between batches.
 
-A partition is a shard without an end. A batch is a range of offsets of a partition. It ends at the next multiple of
-the batch size, or earlier at a *cut* that the master has recorded. A second reader therefore finds the same batches.
+A partition is a shard without an end. A batch is a range of offsets of a partition. A batch ends at the next multiple
+of the batch size, or earlier at a *cut* that the master has recorded. A second reader therefore finds the same batches.
 """
 
 from dataclasses import dataclass, field

@@ -15,7 +15,7 @@ OptimKind = Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftr
 DTYPES: tuple[str, ...] = get_args(DType)
 INIT_KINDS: tuple[str, ...] = get_args(InitKind)
 OPTIM_KINDS: tuple[str, ...] = get_args(OptimKind)
-# largest table id; in a request, the bits above the id say which data of a row is meant, if not its weights
+# largest table id; in a request, the bits above the id ask for other data of a row than its weights
 LARGEST_TABLE_ID = 2**14 - 1
 
 

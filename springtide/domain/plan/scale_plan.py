@@ -44,8 +44,7 @@ class PodWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalePlan:
-    """Plan of a job. Written by the master, it lists all pods of the job. Written by a user, it requests role
-    counts."""
+    """Plan of a job. A plan of the master lists all pods of the job. A plan of a user requests role counts."""
 
     job: str
     origin: Origin = "user"

@@ -16,7 +16,7 @@ from springtide.embedding.device.kernels import IdBatch, Kernels
 
 # most rows of an arena, because a row's key needs one more bit than its place and must fit into an int32
 MOST_ROWS = 1 << 30
-BUFFER_FLOATS = 1 << 24  # number of floats that a read of rows moves at a time
+BUFFER_FLOATS = 1 << 24  # most floats to copy at a time when rows are read
 
 
 class Arena:

@@ -17,9 +17,9 @@ STEPS_A_HALVING = 1024
 """Steps after which all counts of uses are halved, so that rows that are no longer used lose their cells."""
 WINDOW = 1 << 22
 MOST_WINDOWS = 64
-"""An exchange looks at this many rows and cells, or at one of this many parts of them, whichever is more."""
+"""An exchange looks at `WINDOW` rows and cells, or at all of them divided by `MOST_WINDOWS` if that is more."""
 SHARE_EXCHANGED = 32
-"""One of this many rows of a window gets a cell at most."""
+"""An exchange gives cells to at most one in this many rows of its window."""
 INDEX_BYTES = 6
 """Bytes of GPU memory that a row's cell number and its count of uses need."""
 Exchange = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor], list[torch.Tensor]], None]
@@ -38,7 +38,7 @@ class Backing:
         self.weights = pinned.empty((rows, dim), dtype, device)
         self.vectors = [pinned.empty((rows, dim), vector.dtype, device).copy_(vector) for vector in vectors]
         self.number = None if number is None else pinned.empty((rows,), number.dtype, device).copy_(number)
-        # the last entries of these tensors belong to no row and no cell; exchanges write to them instead of skipping
+        # these tensors have an additional last entry for no row and no cell, to which kernels write instead of skipping
         self.cells = torch.full((rows + 1,), cells, dtype=torch.int32, device=device)
         """Cell of each row, on the device. `capacity` or more means that the row is in CPU memory."""
         self.row_in = torch.zeros(cells + 1, dtype=torch.int32, device=device)
@@ -70,7 +70,8 @@ class Backing:
         return int(self._seen)
 
     def held(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return which of these rows have cells, and their cells. Both are in CPU memory; wait for the device."""
+        """Return which of these rows have cells, and their cells. Both arrays are in CPU memory, so this waits for the
+        device."""
         cells = self.cells[places.to(self.cells.device)].cpu().long()
         here = cells < self.capacity
         return here, cells[here]
@@ -85,8 +86,8 @@ class Backing:
             self.uses >>= 1
 
     def _exchange(self, in_gpu: list[torch.Tensor], exchange: Exchange) -> None:
-        """Give cells to the most used rows of the next window of rows that have none. They take the cells of the least
-        used rows of the next window of cells, if they are used more than twice as often.
+        """Give cells to the most used rows of the next window of rows that have none. Such a row takes the cell of one
+        of the least used rows in the next window of cells, if it is used more than twice as often.
         """
         first, self._row_at = _window(self._row_at, self.rows)
         rows = slice(first, self._row_at or self.rows)

@@ -18,7 +18,7 @@ class LatePart(abc.ABC):
 
     @abc.abstractmethod
     def begin_copy(self) -> None:
-        """Start to copy the gradients to CPU memory. The training thread calls this."""
+        """Start to copy the gradients to CPU memory. The training thread calls this method."""
 
     def finite(self) -> bool:
         """Return True. `finish_copy` finds gradients that are not finite, once the GPU has computed them."""
@@ -59,7 +59,7 @@ class RequestLine:
     @property
     def busy(self) -> bool:
         if self._last is not None and self._last.done():
-            self._last = None  # an error in it refers to the job
+            self._last = None  # an error in it would keep the job alive
         return self._last is not None
 
     def settle(self) -> None:

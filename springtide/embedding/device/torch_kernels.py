@@ -1,6 +1,6 @@
-"""Kernels for rows in plain torch calls. They define every result, and are tested without a GPU.
+"""Kernels for rows in plain torch calls. These kernels define every result, and are tested without a GPU.
 
-They also run on a GPU without Triton; in this case, `update` waits for the device, and all rows must be in GPU memory.
+On a GPU without Triton they run too, but then `update` waits for the device, and all rows must be in GPU memory.
 """
 
 import torch

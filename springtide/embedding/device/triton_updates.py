@@ -64,7 +64,7 @@ def _rowwise(w, g, weights, grads, number, at, head, numbers, DIM: tl.constexpr,
         column = begin + tl.arange(0, LANES)
         inside = head[:, None] & (column < DIM)[None, :]
         grad = tl.load(grads + at[:, None] * DIM + column[None, :], mask=inside, other=0.0)
-        # rows in CPU memory are slow to read again
+        # do not read the row without need, because reading CPU memory again is slow
         old = tl.load(weights[:, None] + column[None, :], mask=inside & (decay != 0.0), other=0.0).to(tl.float32)
         grad = grad + decay * old
         part = part + grad * grad

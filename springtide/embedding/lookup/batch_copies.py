@@ -1,8 +1,8 @@
 """Recognizes tensors of ids that the loop has copied to the GPU, so that their rows can be requested one batch ahead.
 
 In: the batch in CPU memory, and ids with which a module was called. Out: the same view of the batch's own tensor. For
-some batches, the values are compared, which waits for the GPU. Later, the GPU compares them, and the push is refused if
-they differ. Next: embedding/lookup/lookup.py.
+the first batches, this process compares the values, and waits for the GPU. For later batches, the GPU compares them,
+and the push is refused if values differ. Next: embedding/lookup/lookup.py.
 """
 
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class BatchCopies:
             return None
         whole = ids if ids._base is None else ids._base
         copy = self._copies.get(whole.data_ptr())
-        if copy is None or not torch.is_grad_enabled():  # without gradients, no push follows that could be refused
+        if copy is None or not torch.is_grad_enabled():  # without gradients, no push can report a mistake later
             copy = self._copies[whole.data_ptr()] = self._recognize(whole)
         if copy.leaf is None or copy.version != whole._version:
             return None

@@ -66,7 +66,7 @@ class LookupLayout:
 
 def look_up(tables: DeviceTables, calls: Sequence[DeviceCall], anchor: torch.Tensor, after: After) -> Outputs:
     """Return the outputs of each call. Calls of one kind share kernels."""
-    if not torch.is_grad_enabled():  # no push follows that would check the ids
+    if not torch.is_grad_enabled():  # check the ids now, because no push will check them
         tables.poll()
     start, ids = calls[0].offset, calls[0].ids
     together = all(call.ids is ids for call in calls) or _one_storage(calls)
@@ -292,7 +292,8 @@ class PooledOnDevice(torch.autograd.Function):
         batch = id_batch(layout, calls, start + layout.first)
         keys = chosen.keys(batch, flags.invalid)
         scale = _scale(calls, arena.device) if weights else None
-        # rows in CPU memory are fetched in the order of their places, which is twice as fast; backward sorts otherwise
+        # fetch rows of CPU memory in the order of their places, which is twice as fast; without such rows, backward
+        # sorts
         ctx.ordered = None if arena.backing is None else torch.sort(keys, stable=True)
         read, fetched = (keys, None) if ctx.ordered is None else arena.fetch(keys, ctx.ordered.values)
         how = {"mean": layout.mean, "read_skipped": layout.read_skipped}

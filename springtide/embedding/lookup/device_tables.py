@@ -298,7 +298,7 @@ class DeviceTables:
 
 
 class DeviceFlags:
-    """Marks that kernels set on one device. This process reads them without waiting for the device."""
+    """Marks that kernels set on one device. This process reads the marks without waiting for the device."""
 
     def __init__(self, device: torch.device) -> None:
         self.status = torch.zeros(2, device=device)

@@ -484,7 +484,7 @@ class Lookups:
         """Drop the active batch, and forget routes that were unused for several batches in a row."""
         handle, self._active = self._active, None
         for ready in () if handle is None else handle.calls.values():
-            ready.group.members.clear()  # members refer to their group, whose rows' memory the next steps need
+            ready.group.members.clear()  # break this reference, so that later steps can reuse the memory of the rows
         if handle is not None and any(outs.unused for outs in handle.prepared):
             self._prepared.clear()
         if handle is None or self.fixed or not any(ready.used for ready in handle.calls.values()):

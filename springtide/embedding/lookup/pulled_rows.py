@@ -99,7 +99,8 @@ class PulledRows(Gathered, LatePart):
         return self.kind.dim
 
     def check(self, differs: torch.Tensor) -> None:
-        """Refuse the push if this number on the device is not 0: the loop has not looked up the ids of the batch."""
+        """Refuse the push if this number on the device is not 0, which means that the loop looked up other ids than
+        those of the batch."""
         if not any(known is differs for known in self._checks):
             self._checks.append(differs)
 
@@ -136,7 +137,7 @@ class PulledRows(Gathered, LatePart):
 
     def drop(self) -> None:
         super().drop()
-        self.shown.clear()  # the shown gradients refer to these rows, whose memory the next step needs
+        self.shown.clear()  # drop these references, so that the next step can reuse the memory of the rows
 
     # -- the push
 
@@ -159,7 +160,7 @@ class PulledRows(Gathered, LatePart):
                 "the GPU; nothing of this step was applied"
             )
         if bad:
-            self.step.suspect()  # the push then names the row
+            self.step.suspect()  # the push then reports the row with the bad gradient
         return self.step
 
     def bring_home(self) -> None:
@@ -216,7 +217,7 @@ def _id_batch(rows: PulledRows, calls: Calls, keys: torch.Tensor) -> IdBatch:
     lengths = {bags.per_bag for bags in features}
     batch = IdBatch(keys, keys, counts, sum(bags.bags for bags in features), max(lengths.pop(), 1))
     if lengths or any(bags.offsets is not None for bags in features):
-        # with offsets, the number of ids per bag is that of all ids, as in a DeviceCall
+        # with offsets, this field has the number of all ids, as in a DeviceCall
         batch.bag_of, batch.begin = bags_of_calls(features, counts, rows.device)
     return batch
 

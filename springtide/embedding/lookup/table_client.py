@@ -33,7 +33,7 @@ Behind = Callable[[_native.Backend], _native.Backend]
 BeforeRead = Callable[[Sequence[int]], None]
 READ_CHUNK_ROWS = 1 << 18
 READ_CHUNK_BYTES = 1 << 26
-"""Limits on the rows and bytes of one read or assign request. They bound the size of frames and the memory of a
+"""Limits on the rows and bytes of one read or assign request. These limits bound the size of frames and the memory of a
 request."""
 IMAGE = 0x8000
 """Flag of a table id (kImage in cpp/base/types.h): the request is for images, which are rows with optimizer state."""

@@ -1,4 +1,5 @@
-"""Embedding weights that no process holds: `serving` builds them, and they keep only what their rows shall be.
+"""Embedding weights that no process holds: `serving` builds such weights, which keep only the initial values of their
+rows.
 
 In: torch.nn modules built inside `with st.serving():`, and the initialization that a script applies to their weights.
 Out: `InitialValues`, from which convert.py declares the table. Next: embedding/modules/convert.py, table_weight.py.
@@ -72,7 +73,7 @@ def _declaring(build: Function) -> Function:
         build(*call.args, **call.kwargs)
         module = args[0]
         _declare(module.weight, InitialValues(), torch.device("cpu") if device.type == "meta" else device)
-        module.reset_parameters()  # torch.nn does not, because it was given a weight
+        module.reset_parameters()  # call it here, because torch.nn skips it for a module that was given a weight
 
     return declare
 
@@ -156,7 +157,7 @@ class _Declared(torch.Tensor):
     def __torch_function__(cls, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a torch function that needs no values, or record the values that it sets."""
         kwargs = dict(kwargs or {})
-        if not args and "tensor" in kwargs:  # as functions of nn.init call this
+        if not args and "tensor" in kwargs:  # functions of nn.init pass the tensor by name
             args = (kwargs.pop("tensor"),)
         first = args[0] if args else None
         if isinstance(first, _Declared) and (handle := _HANDLERS.get(func)) is not None:

@@ -123,7 +123,7 @@ class _WholeTable(KeepsWeight):
             missing.append(key)
             return
         table, shape = binding.tables[0], tuple(state[key].shape)
-        if shape != (expected := (table.request.rows, table.request.dim)):  # with the same words as load_state_dict
+        if shape != (expected := (table.request.rows, table.request.dim)):  # use the message of torch's load_state_dict
             wrong.append(f"size mismatch for {key}: the checkpoint has {shape}, the model has {expected}.")
             return
         rows = state[key].detach().to("cpu", torch.float32).numpy()

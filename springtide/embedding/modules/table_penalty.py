@@ -23,7 +23,8 @@ STAYS_ZERO = TIMES | {"sum", "mean", "abs", "__abs__", "absolute", "square", "ne
 NORMS = {"norm", "linalg_norm", "linalg_vector_norm", "linalg_matrix_norm", "vector_norm", "matrix_norm"}
 SUMS = {"add", "__add__", "__radd__", "sub", "__sub__", "__rsub__"}
 WAITING = STAYS_ZERO | NORMS | SUMS | {"pow", "__pow__", "sqrt", "div", "divide", "__truediv__"}
-"""Names of the torch functions that wait for the value of a penalty. They return one new tensor and change nothing."""
+"""Names of the torch functions that wait for the value of a penalty. Such a function returns one new tensor and changes
+nothing."""
 PLAIN = (int, float, str, torch.dtype, type(None))
 NOTED_BYTES = 1 << 20  # smaller tables take less than a millisecond of a step
 

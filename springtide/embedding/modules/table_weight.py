@@ -1,8 +1,8 @@
-"""The `weight` parameter of a served table. Reading it fetches all rows from the servers, or is refused.
+"""The `weight` parameter of a served table. Reading the parameter fetches all rows from the servers, or is refused.
 
 `serve_weight` turns the nn.Parameter of an embedding into a `TableWeight` in place, so that optimizers and names stay
-valid. Reading its size or dtype needs no request to servers. A function that needs values reads the whole table, with
-gradients if the loss uses the result. `grad` holds only the rows of the step.
+valid. Reading the size or the dtype needs no request to servers. A function that needs values reads the whole table,
+with gradients if the loss uses the result. `grad` holds only the rows of the step.
 """
 
 import math
@@ -48,8 +48,8 @@ DESCRIBING: frozenset[Function] = frozenset(
         torch.is_same_size,
     ]
 )
-"""Torch functions that need no values of the table. They need only the shape and the dtype, so they send no request
-to servers.
+"""Torch functions that need no values of the table. Such a function needs only the shape and the dtype, so servers get
+no request.
 """
 DETACHING: frozenset[Function] = frozenset(
     [torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__]  # type: ignore[attr-defined]

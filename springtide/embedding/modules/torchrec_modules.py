@@ -1,4 +1,5 @@
-"""TorchRec collections over served tables. They take a KeyedJaggedTensor, and return a KeyedTensor or JaggedTensors.
+"""TorchRec collections over served tables. The collections take a KeyedJaggedTensor, and return a KeyedTensor or
+JaggedTensors.
 
 embedding/modules/convert.py imports this module only for a model with such a collection (extra `torchrec`). State dicts
 keep TorchRec's names, because the inner modules keep their places.

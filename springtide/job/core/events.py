@@ -1,4 +1,4 @@
-"""Pure. Events that a job's state machine handles. `master` creates them from messages and the clock.
+"""Pure. Events that a job's state machine handles. `master` creates events from messages and the clock.
 
 An event about a process names its incarnation, so that late news of an earlier incarnation changes nothing.
 """

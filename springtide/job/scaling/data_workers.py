@@ -169,8 +169,8 @@ def _relieve(state: JobCore, at: float) -> None:
 
 
 def _fence(node: RoleNode, why: str, at: float) -> None:
-    """Remove a data worker. If it serves trainers, it gets no new indices, and exits when trainers have fetched all its
-    batches."""
+    """Remove a data worker. A data worker that serves trainers gets no new indices, and exits when trainers have
+    fetched all its batches."""
     node.departure.replaced = False
     if node.state is NodeState.JOINED:
         node.move(NodeState.DRAINING, at=at, why=why)

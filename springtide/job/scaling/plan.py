@@ -55,7 +55,7 @@ def _rebound(state: JobCore, event: events.BoundsChanged) -> Reasoned:
             )
     state.planned.bound(given)
     for name in given:
-        setattr(state.short, name, 0)  # the job requested these missing roles under its earlier bounds
+        setattr(state.short, name, 0)  # these missing roles were requested under earlier bounds of the job
     return "plan with " + ", ".join(f"{least} to {most} {name}" for name, (least, most) in given.items()), event.why
 
 

@@ -1,4 +1,4 @@
-"""Agent of a job on Kubernetes. It runs in the master pod: `python -m springtide.launch.k8s.agent_pod NAMESPACE
+"""Agent of a job on Kubernetes. The agent runs in the master pod: `python -m springtide.launch.k8s.agent_pod NAMESPACE
 JOB`.
 
 The agent takes the job's Lease, runs the master as its child process, and runs all other roles as pods. Exit status

@@ -48,8 +48,8 @@ NOTES_KEY = "online: notes"
 """Key of the learned values in the record, so that a master that takes over finds them."""
 LOOK_S = 0.25
 RATES_S = 120.0
-"""Window for mean arrival rates, in stream seconds. It is at least `LEAST_S` clock seconds long, so that it has a few
-heartbeats of each worker."""
+"""Window for mean arrival rates, in stream seconds. The window is at least `LEAST_S` clock seconds long, so that it has
+a few heartbeats of each worker."""
 LEAST_S = 4.0
 NOTE_S = 10.0  # seconds between two journal entries of the learned values
 COLD_S = 60.0  # stream seconds between two plans, if the job has almost no history

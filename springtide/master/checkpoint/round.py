@@ -221,7 +221,7 @@ class CheckpointStore:
         state, book = record.state, record.book
         if not self.rules.on or self.round is not None or record.slots.placement is None or state.phase.over:
             return False, False
-        # a resumed pass over a stream can be at its end without a lease, and ends after a checkpoint
+        # a resumed pass over a stream may have no lease because it is at its end; it then ends after a checkpoint
         if state.bsp.in_step or state.healing or (record.span.leased_at is None and not book.waits_to_end):
             return False, False
         if state.saving_last and self.covers(record):
@@ -420,8 +420,8 @@ def note_of(manifest: Manifest) -> JobProgress:
 
 def scripts_of(manifest: Manifest, rules: CheckpointRules) -> ScriptStates:
     """Return the script states for a job that goes on from this checkpoint. If the checkpoint belongs to another run
-    and the job has new data, scripts begin at their start, with their saved objects. They also assign first weights, of
-    which slots take those of new tables only."""
+    and the job has new data, scripts begin at their start, with their saved objects. Scripts also assign first weights,
+    but slots take them for new tables only."""
     scripts = manifest.scripts
     if not rules.new_data or manifest.run != rules.resume_run:
         return scripts

@@ -41,7 +41,7 @@ create table if not exists snapshot (one integer primary key check (one = 1), up
 
 
 class Superseded(errors.JobFailed):
-    """A master with a higher term has taken over. Once it is True, this master must write nothing more."""
+    """A master with a higher term has taken over. Once this flag is True, this master must write nothing more."""
 
 
 class Journal:
@@ -79,7 +79,7 @@ class Journal:
     def tidy(self) -> None:
         """Move entries from the write-ahead file into the main file. Blocks on the disk, so call it in a thread.
 
-        The event loop can write during this call. No reply waits for it.
+        The event loop can write during this call. No reply waits for this call.
         """
         if self._mode != "wal":
             return
@@ -148,7 +148,8 @@ class Journal:
 
     def save(self, snapshot: bytes) -> None:
         """Store a snapshot and delete the entries before it. Must be called only when no entry waits to be written."""
-        self.since_snapshot = 0  # reset the count also after a failure, so that the next attempt comes just as late
+        # reset the count even if this fails, so that the next attempt waits for as many entries
+        self.since_snapshot = 0
         with self._sqlite(), self._turn():
             self._file.execute("insert or replace into snapshot values (1, ?, ?)", (self._next - 1, snapshot))
             self._file.execute("delete from turns where number < ?", (self._next,))

@@ -107,8 +107,7 @@ class LeaseService:
     ) -> LedgerReply:
         context, book = self._context, self._context.record.book
         failed = False
-        # record failures before progress, because a progress report about such a lease ends the lease before the
-        # unreadable sample
+        # record failures before progress, because the progress report of such a lease cuts off its unreadable sample
         for failure in failures if era == book.era else ():
             if context.journaled(book.fail, holder, failure):
                 failed = True
@@ -134,7 +133,7 @@ would show that it has recovered.
 
 
 class PartitionAssigner:
-    """Assigns the partitions of one job. Only its decisions are journaled."""
+    """Assigns the partitions of one job. Only the decisions are journaled."""
 
     def __init__(self, context: MasterContext, asked_at: Mapping[int, float], online: OnlineAutoscaler) -> None:
         """`asked_at` has the time when each rank last asked for partitions. `online` knows which workers are slow."""

@@ -79,7 +79,7 @@ class BspRendezvous:
         self._arrived.pop(holder, None)
 
     def gather(self) -> None:
-        """Form the group as soon as all required workers have arrived. Halt its shards if the group must change."""
+        """Form the group as soon as all required workers have arrived. If the group must change, halt its shards."""
         state, active = self._record.state, _active(self._record.state)
         if state.phase.over or not state.bsp.in_step:
             return

@@ -169,7 +169,7 @@ class ServerGuards:
                 self._seen = self._seen[1::2]
 
     def _measure(self, watched: ServerHistory, node: RoleNode, used: RoleUsage | None, now: float) -> None:
-        """Record recent measurements of a server. Start again when its CPU limit changes."""
+        """Record recent measurements of a server. Start again when the CPU limit of the server changes."""
         seen = watched.measured
         if used is None or node.cpu is None or used.incarnation != node.incarnation:
             return

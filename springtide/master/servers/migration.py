@@ -353,8 +353,8 @@ class SlotMigration:
     def _release_drained(self) -> None:
         """Release drained servers that have no slots, as soon as all workers use a placement without these servers.
 
-        A server must also have declared that it accepts no more slots. Before that, slots of an earlier goal may still
-        be on their way to this server, and would be lost.
+        A server must also have declared that it accepts no more slots. Without this declaration, slots of an earlier
+        goal may still be on their way to this server, and would be lost.
         """
         state = self._record.state
         have, informed = set(self._record.slots.owners), self.informed
@@ -379,7 +379,7 @@ class ServerRollCall:
         self._away: dict[int, int] = {}
         """Servers known to be lost: rank, and the incarnation that will replace it."""
         self.moves = term > 1
-        """True if slots may be in transfer, so that servers must be asked. A new master assumes this after a
+        """True if slots may be in transfer, so that servers must be asked. A new master assumes such transfers after a
         takeover.
         """
 

@@ -88,9 +88,9 @@ class ServerRecovery:
         self._context.apply(events.RoleReady(role, report.address, incarnation))
 
     async def _manifest_of(self, report: messages.ServerReady) -> Manifest:
-        """Return the manifest that a server restored. If it was deleted meanwhile, another server must have restored
-        an older checkpoint. In this case, return the manifest of the older checkpoint, whose note is valid for both
-        servers.
+        """Return the manifest that a server restored. If the manifest was deleted meanwhile, another server must have
+        restored an older checkpoint. In this case, return the manifest of the older checkpoint, whose note is valid for
+        both servers.
         """
         try:
             return await read_manifest(report.source, report.restored, self._lineage)
@@ -101,8 +101,8 @@ class ServerRecovery:
             return await read_manifest(self._folder, saved, self._lineage)
 
     def servers(self) -> ServerAddresses | None:
-        """Return the server addresses if a server was ever relaunched. Otherwise return None, because all workers know
-        the first addresses."""
+        """Return the server addresses if a server was ever relaunched. If none was relaunched, return None, because
+        workers know the first addresses."""
         lives = tuple(node.incarnation for node in self._record.state.of_kind(RoleKind.SERVER))
         return (
             ServerAddresses(self._record.slots.addresses, lives)

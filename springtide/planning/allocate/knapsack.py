@@ -49,7 +49,7 @@ def greedy(options: KnapsackOptions, limits: ResourceBudget) -> Ints | None:
     """Return the greedy solution. Return None if even the cheapest options exceed the capacity.
 
     Each job starts at its cheapest option. The job with the best gain per cost moves to its best option that still
-    fits. From there, it competes again.
+    fits. From that option, the job competes again.
     """
     taken = np.zeros(len(options.scale), dtype=np.int64)
     if not limits.fits(*options.used(taken)):

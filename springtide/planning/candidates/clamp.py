@@ -44,8 +44,8 @@ def smaller(shape: Shape, bounds: ShapeBounds, room: ResourceBudget) -> Shape | 
     """Return the shape, or a smaller shape within the bounds, that fits into `room`. Return None if even the
     smallest shape does not fit.
 
-    The number of workers is reduced first, because workers do not depend on each other. After that, the cores of
-    each role are reduced, and then the number of servers.
+    The number of workers is reduced first, because workers do not depend on each other. If the fewest workers are still
+    too many, the cores of each role are reduced, and then the number of servers.
     """
     if room.holds(shape):
         return shape

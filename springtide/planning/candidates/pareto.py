@@ -238,7 +238,7 @@ def _hopeful(workers: RoleOptions, servers: RoleOptions, ask: FrontQuery, need: 
     scale = LEVELS / max(spans[0].max() + spans[1].max(), SAME)
     level = numpy.add.outer(*((span * scale).astype(numpy.intp) for span in spans))
     fastest = numpy.full(LEVELS + 3, numpy.inf)
-    # both parts were rounded down, so only a pair that is two levels lower is certainly cheaper
+    # both parts were rounded down, so a pair is certainly cheaper only if it is two levels lower
     numpy.minimum.at(fastest[2:], level.ravel(), seconds.ravel())
     cheaper = numpy.minimum.accumulate(fastest).take(level)
     left, right = numpy.divmod(numpy.flatnonzero(seconds < cheaper), len(servers.number))

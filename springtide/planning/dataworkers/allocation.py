@@ -80,8 +80,9 @@ class CoreRules:
     """Settings of the allocation of cores."""
 
     grain: float = 1.0
-    """Unit of allocation, in cores. If the unit were a whole data worker, a job that needs one core could get none,
-    while other jobs gain little from their last data worker. A remainder becomes a smaller data worker."""
+    """Unit of allocation, in cores. A whole data worker as the unit would be too coarse: a job that needs one core
+    might get none, although other jobs gain little from their last data worker. A remainder becomes a smaller data
+    worker."""
     keep: float = 0.05
     """Bonus in the score for cores that a job already has, so that small differences do not move cores between jobs."""
     seed: int = 0
@@ -178,7 +179,8 @@ def _offer(
 
 
 def _score(metric: Metric, step: CoreStep, notes: dict[str, None]) -> float:
-    """Return the score of a metric. A metric may be third-party code. If it fails for a job, the job comes last."""
+    """Return the score of a metric. A metric may be third-party code. If the metric fails for a job, the job comes
+    last."""
     name = getattr(metric, "__name__", type(metric).__name__)
     try:
         score = float(metric(step))

@@ -129,9 +129,7 @@ _STRANGE = "the program has changed much: waiting to see if this lasts"
 
 
 def _while_strange(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """Handle a tuned job that has behaved differently for some intervals. If its data workers still pay off, they
-    stay.
-    """
+    """Handle a tuned job that has behaved differently for some intervals. Data workers that still pay off stay."""
     tuning = replace(tuning, strange_for=tuning.strange_for + 1)
     if tuning.strange_for < STRANGE_FOR:
         return tuning, _target(tuning, _STRANGE)
@@ -305,7 +303,7 @@ def _with(stages: tuple[StageNotes, ...], at: int, notes: StageNotes) -> tuple[S
 
 
 def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
-    """Check whether tuned data workers pay off. After that, tune the cores of trainers."""
+    """Check whether tuned data workers pay off. If data workers pay off, tune the cores of trainers next."""
     baseline = tuning.baseline
     assert baseline is not None
     if not tuning_rules.pays(baseline, seen):

@@ -127,16 +127,16 @@ cores better."""
 WAITS_LITTLE = 0.05
 """The queue of a consumer is ideal if the consumer waits for at most this share of its time."""
 WAITS = 0.1
-"""A tuned job lacks data if its consumers wait for this share of their time. This is twice WAITS_LITTLE, so that noise
-triggers no change."""
+"""A tuned job lacks data if its consumers wait for this share of their time. The value is twice WAITS_LITTLE, so that
+noise triggers no change."""
 FULL = 0.75
 """If a queue is filled to at least this share, more data workers cannot help. The remaining batches are in flight."""
 LINEAR = 0.85
 """Scaling counts as linear if the rate per core is at least this share of the earlier rate, which leaves room for
 noise."""
 RETURNS = 0.5
-"""Added data workers must bring at least this share of the expected gain in batches per second. If they bring less,
-the bottleneck is elsewhere.
+"""Added data workers must bring at least this share of the expected gain in batches per second. A smaller gain means
+that the bottleneck is elsewhere.
 """
 MARGIN = 0.05
 """Production should exceed the need by this share, because batches differ. A consumer that waits for at most this share
@@ -163,8 +163,7 @@ CHANGED = 2.0
 """The program counts as changed if its speed, or its share of time for data, changes by this factor. Busy machines
 cause factors of up to 1.5."""
 STRANGE_FOR = 4
-"""Tuning reacts after this many consecutive intervals with changed behaviour. A checkpoint takes less time than
-this."""
+"""Tuning reacts after this many consecutive intervals with changed behaviour. A checkpoint takes fewer intervals."""
 FRAGMENT = 0.25
 """Smallest size of the first data worker, as a share of a unit, if a whole unit is not free."""
 
@@ -250,7 +249,7 @@ def needed(capable_per_s: float, per_worker: float, margin: float) -> int:
 
 
 def _judge(notes: StageNotes, before: StageRate, seen: StageSeen) -> tuple[StageNotes, str] | None:
-    """Check whether the last increase brought enough. Return None if it did."""
+    """Check whether the last increase brought enough. Return None if the increase brought enough."""
     hoped = seen.workers / before.workers - 1.0
     got = seen.made_per_s / before.made_per_s - 1.0 if before.made_per_s > 0 else math.inf
     if hoped <= 0 or got >= RETURNS * hoped:
@@ -424,7 +423,7 @@ def unfed(seen: FeedSeen) -> TrainerBehaviour:
 
 
 def fed(seen: FeedSeen) -> TrainerBehaviour:
-    """Return the behaviour of a job with data workers. Only the speed that it could reach counts, because tuning
+    """Return the behaviour of a job with data workers. Only the speed that the job could reach counts, because tuning
     changes everything else."""
     return TrainerBehaviour(seen.capable_per_s / max(seen.trainers, 1), 0.0)
 

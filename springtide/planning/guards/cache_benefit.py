@@ -36,8 +36,8 @@ class CacheMeasurement:
     trips_s: float
     """Part of these seconds that even requests without data would take."""
     saved: float
-    """Share of a step's bytes that the schedule saves. It is negative if rows with their optimizer state need more
-    bytes."""
+    """Share of a step's bytes that the schedule saves. The share is negative if rows with their optimizer state need
+    more bytes."""
     slower_s: float
     """Seconds that reading and scheduling whole batches added to each step in a trial."""
     unseen_s: float

@@ -163,8 +163,8 @@ def _sized(
     config: PlanningConfig,
     by_use: Callable[[JobView, Shape, PlanningConfig], PlanRequest | None],
 ) -> Step:
-    """Choose the job's size. If steps were timed by term, the model chooses it in one change. Otherwise it follows from
-    the usage, servers before workers."""
+    """Choose the job's size. If steps were timed by term, the model chooses the size in one change. Otherwise the size
+    follows from the usage, servers before workers."""
     if here.timed or job.facts.group:  # DLRover's equations assume async workers
         return ReadyJob(job=job, measured=here, first=here.timed)
     return by_use(job, shape, config) or ReadyJob(job=job, measured=here)

@@ -203,7 +203,7 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> W
     mine = feature_columns([usable({USER: job.identity.user, **job.identity.features})])
     if not mine:
         return cold(job, config, "it has no feature to compare", notes)
-    # features that the new job lacks are not known before it runs
+    # leave out features that the new job lacks, because they are known only after a run
     shared = {name: feature for name, feature in features.items() if name in mine}
     parts = between(mine, shared, (1, len(past)))
     alike = lesson.closeness(parts)

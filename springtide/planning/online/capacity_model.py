@@ -44,12 +44,12 @@ number of workers or fall faster than it. Eqn 9 predicts that more workers alway
 jobs with many workers.
 """
 DOUBT = 0.2
-"""Penalty on deviations from proportional scaling. It is divided by the number of different worker counts that were
-measured. Measurements have errors of about 5%, and a coefficient may normally explain half of the time. Without a
+"""Penalty on deviations from proportional scaling. The penalty is divided by the number of different worker counts that
+were measured. Measurements have errors of about 5%, and a coefficient may normally explain half of the time. Without a
 penalty, 400/s with 4 workers and 440/s with 5 would predict only 550/s with 10. With a constant penalty of a tenth,
 predictions for the extremes in sync mode were 8% off for six counts, even without noise. The penalty applies to a
-coefficient's largest share of the time, for any number of workers from one on. For 1 / w², this share is twice as
-large for one worker as for two.
+coefficient's largest share of the time, for any number of workers from one on. For 1 / w², this share is twice as large
+for one worker as for two.
 """
 PRECISION = 1e-3
 """Two curves count as equally good if their relative errors differ by less than this."""
@@ -196,9 +196,9 @@ def relative(
 FULL = 0.8
 LEAST_BUSY_S = 1.0  # a worker's speed is valid only if the worker was busy for at least this many seconds
 PRIOR_STEPS = 3.0
-"""Weight of the prior assumption that a step costs in proportion to its samples. It is measured in steps, where one
-step is the evidence of one step if step sizes vary as much as their mean. Once sizes have varied enough,
-measurements outweigh the prior.
+"""Weight of the prior assumption that a step costs in proportion to its samples. The unit is a step: the evidence of
+one measured step, if step sizes vary as much as their mean. Once sizes have varied enough, measurements outweigh the
+prior.
 """
 
 
@@ -330,8 +330,8 @@ class LearnedCapacity:
     def capacity(self, most: int, *, now: int, at: float, kind: Kind = "async") -> tuple[float, ...] | None:
         """Return the samples per second for 0 to `most` workers; None without measurements.
 
-        All values come from one fitted curve. The current number `now` has the largest weight. Beyond the largest
-        number seen, throughput is at most proportional.
+        All values come from one fitted curve. The current number `now` has the largest weight. For more workers than
+        were ever measured, throughput grows at most in proportion to their number.
         """
         weighed = self._weighed(now, at)
         if not weighed:

@@ -227,8 +227,8 @@ def needs(capacity: NDArray[np.float64], traffic: Sequence[float]) -> NDArray[np
 def lag_worth(mean: float, peak: float, above: float) -> float:
     """Return the factor on the price of lag. The factor is 1 for a day on which the mean need is half the peak need.
     The more workers scaling can save compared with the peak, the smaller the factor, so that more lag is accepted.
-    `above` is the distance between the high end of the forecast and its mean. If it is large, the peak is uncertain,
-    which reduces the factor.
+    `above` is the distance between the high end of the forecast and its mean. A large difference means that the peak is
+    uncertain, and reduces the factor.
     """
     return float(np.clip((mean / max(peak - mean, 1e-9)) ** STEEPER / max(above / PLAIN, 1.0) ** 2, *WORTH))
 

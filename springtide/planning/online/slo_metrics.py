@@ -104,8 +104,8 @@ def lag_s(now: float, *, came: float | None, stamped: float) -> float:
     """Return the seconds that a record has waited.
 
     `came` is the time of its arrival by the local clock, if known. `stamped` is the record's own timestamp,
-    converted to the same clock. The timestamp is more precise, but may be wrong. It is ignored if it lies in the
-    future, or if it is older than the record can be.
+    converted to the same clock. The timestamp is more precise, but may be wrong. A timestamp is ignored if it lies in
+    the future, or if it is older than the record can be.
     """
     by_stamp = now - stamped
     if came is None:

@@ -44,7 +44,7 @@ def shapes(job: JobView) -> set[Shape]:
     last: Shape | None = None
     for profile in job.profiles:
         shape = profile.shape
-        # compare only when the shape changes, because a job keeps a shape for many windows
+        # compare shapes only where they change, because a job keeps a shape for many windows
         if shape is not last and shape != last and _sound(profile):
             found.add(shape)
             last = shape
@@ -79,7 +79,7 @@ def spent(job: JobView, kind: RoleKind) -> float | None:
     """Return the core-seconds per sample of workers or servers; None if the count is unknown.
 
     A sample costs about the same in every shape, and a single window is inaccurate. The result is therefore the
-    trimmed mean over all recent windows. Usage beyond the limit is ignored, because it appears only since the kernel
+    trimmed mean over all recent windows. Usage above the limit is ignored, because it only appears when the kernel
     grants a quota in portions (see `of_cores`).
     """
     eras: list[tuple[Shape, list[float], list[float]]] = []
@@ -159,7 +159,7 @@ UNLIMITED = CoreSpeed()
 
 
 def pace_of(job: JobView, throughput: float) -> CoreSpeed:
-    """Return the speed of cores from all windows. Without core counts, return it from the current usage and
+    """Return the speed of cores from all windows. Without core counts, compute the speed from the current usage and
     throughput."""
     return CoreSpeed(*(_pace(job, kind, throughput) for kind in (RoleKind.WORKER, RoleKind.SERVER)))
 
@@ -175,8 +175,8 @@ def _pace(job: JobView, kind: RoleKind, throughput: float) -> float:
 def of_cores(throughput: float, used: float, given: float) -> float:
     """Return the samples per second of one granted core; infinity if unknown.
 
-    The kernel grants a quota in portions, so a limited role appears to use a few percent more than its limit. This
-    happens with any quota. Plans grant cores, so the result is per granted core.
+    The kernel grants a quota in portions, so a limited role appears to use a few percent more than its limit. Roles
+    exceed any quota in this way. Plans grant cores, so the result is per granted core.
     """
     cores = min(used, given) if given > 0 else used
     return throughput / cores if throughput > 0 and cores > 0 else math.inf

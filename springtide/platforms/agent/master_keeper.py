@@ -40,8 +40,8 @@ PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)
 ROOM_LOOK_S = 0.5  # seconds between two checks of a full disk
 MASTER = Role(RoleKind.MASTER)
 NextTerm = Callable[[], Awaitable[int]]
-"""Function that returns the next term, which is higher than all earlier terms of this job. It raises `Fenced` if
-another agent supervises the job."""
+"""Function that returns the next term, which is higher than all earlier terms of this job. The function raises `Fenced`
+if another agent supervises the job."""
 
 
 async def unless(happens: asyncio.Event, work: Coroutine[Any, Any, Result], error: Callable[[], Exception]) -> Result:

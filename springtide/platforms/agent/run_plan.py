@@ -88,7 +88,7 @@ def gpu_of(spec: JobSpec, role: Role) -> float | None:
 
 
 def environment_of(plan: RunPlan, limits: ProcessLimits) -> dict[str, str]:
-    # as many threads as this, because more threads than cores would slow each other down
+    # at most one thread per core, because more threads would slow each other down
     threads = plan.threads_per_worker
     threads = threads if limits.cpu is None else max(1, min(threads, math.ceil(limits.cpu)))
     return {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}

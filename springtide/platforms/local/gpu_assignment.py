@@ -27,7 +27,7 @@ def choose_gpu(gpus: Sequence[str], others: Mapping[Role, GpuShare], share: floa
     """Return the GPU for a process: the GPU that its role had `before`, if that GPU has room. Otherwise return the
     GPU with the smallest reserved share and then the fewest processes.
 
-    If all shares together exceed the GPUs, the GPU with the smallest reserved share gets more than fits.
+    If the shares add up to more than the GPUs, the next process shares the GPU on which the least is reserved.
     """
     if not gpus or share == 0:
         return NONE

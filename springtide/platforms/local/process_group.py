@@ -34,8 +34,8 @@ HINT = "run as root, or in a scope of your own: systemd-run --user --scope -p De
 
 
 class GuardedProcessGroup:
-    """A guarded process group with the id `number`. `say` receives messages for the user. The owner must end it with
-    `kill`.
+    """A guarded process group with the id `number`. `say` receives messages for the user. The owner must end the group
+    with `kill`.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -68,7 +68,7 @@ class GuardedProcessGroup:
             time.sleep(0.01)
 
     def _launch(self, group: int) -> "subprocess.Popen[bytes]":
-        """Start a watchdog in process group `group`. With 0, start it in a new group that it leads."""
+        """Start a watchdog in process group `group`. With 0, the watchdog leads a new group."""
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", watchdog.__file__, str(group)],
             stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Handle of a job on a Ray cluster. It asks the job's steward, or reads the record of a finished job."""
+"""Handle of a job on a Ray cluster. The handle asks the job's steward, or reads the record of a finished job."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence

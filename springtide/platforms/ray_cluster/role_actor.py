@@ -1,4 +1,4 @@
-"""Ray actor that holds one process of a job. It starts the process, forwards its log, reports its exit, and ends
+"""Ray actor that holds one process of a job. The actor starts the process, forwards its log, reports its exit, and ends
 with it.
 
 The steward calls this actor. A private `LocalPlatform` enforces limits if permissions allow, and its watchdog kills

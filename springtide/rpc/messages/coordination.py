@@ -63,7 +63,8 @@ class MeetRequest(Request, frozen=True):
 
     generation: int
     given: dict[str, bytes]
-    """All values that the member has shared so far. A new master gets them when the member repeats the request."""
+    """All values that the member has shared so far. A new master gets these values when the member repeats the
+    request."""
     wanted: tuple[str, ...] = ()
 
 
@@ -77,7 +78,7 @@ class AtStep(Request, frozen=True):
     """The group's lowest rank has written its dense parameters and optimizers, as they are after `step`, to the
     servers.
 
-    The master answers when the slots are copied. For the final checkpoint, it answers when the checkpoint is
+    The master answers when the slots are copied. For the final checkpoint, the master answers when the checkpoint is
     complete or abandoned. Until the answer, no rank can take the next step.
     """
 
@@ -95,8 +96,8 @@ class Regroup(Reply, frozen=True):
 
 
 class Enter(Request, frozen=True):
-    """The worker wants to read values. The master answers when the worker may read. It ensures that at most `bound`
-    other pushes come between the worker's read and its push."""
+    """The worker wants to read values. The master answers when the worker may read. The delay ensures that at most
+    `bound` other pushes come between the worker's read and its push."""
 
     bound: int
 
@@ -137,7 +138,7 @@ class ClaimDone(Request, frozen=True):
 class GatherRequest(Request, frozen=True):
     """Gives this worker's value, and asks for the values of all workers in the same call of their scripts.
 
-    The answer is `GatherReply`. It is `Regroup` if a bsp group must form again before all values can arrive, and
+    The answer is `GatherReply`. The reply is `Regroup` if a bsp group must form again before all values can arrive, and
     `DataEnd` if this worker must leave.
     """
 

@@ -1,7 +1,7 @@
 """Messages about data workers: how they join, the list of data workers, and the package that they run.
 
 Mini-batches do not use these messages: trainers and data workers connect directly (`dataworker.transport.channel`).
-Before they unpickle anything, receivers of a package check its seal (`dataworker.processes.job_package`).
+Receivers of a package check its seal before they unpickle anything (`dataworker.processes.job_package`).
 """
 
 from springtide.domain.data.data_workers import LeftOut, stage_of
@@ -13,7 +13,7 @@ PACKAGE_KEY = "data workers: package"
 
 
 class JoinDataWorker(Request, frozen=True):
-    """A data worker's process has started. The data worker sends this again to every new master. The answer is
+    """A data worker's process has started. The data worker sends the message again to every new master. The answer is
     `DataWorkerWelcome`."""
 
     rank: int
@@ -94,8 +94,8 @@ def feeds(roster: Feeders, *, stage: int, stages: int) -> tuple[Feeder, ...]:
 
 
 class PackageWritten(Request, frozen=True):
-    """A trainer has written the package. The message has its files by name and size in bytes. The answer names the
-    missing files."""
+    """A trainer has written the package. The message has the files of the package, by name and size in bytes. The
+    answer names the missing files."""
 
     sealed: str
     """Digest of the package's list of contents."""

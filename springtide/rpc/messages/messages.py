@@ -133,7 +133,7 @@ class LeaseRequest(Request, frozen=True):
 
 
 class EpochBegun(Request, frozen=True):
-    """A worker's script begins an epoch or a loop over `batches`. If the worker is relaunched, it restarts there."""
+    """A worker's script begins an epoch or a loop over `batches`. A relaunched worker restarts there."""
 
     place: EpochPlace
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)

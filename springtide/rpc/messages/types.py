@@ -47,7 +47,8 @@ class MemberReport(RpcMessage, frozen=True):
     loss: float | None = None
     """Mean loss over the samples since the previous report."""
     metrics: dict[str, float] = {}
-    """Metrics that the user reports by name, such as auc. The job shows their mean, weighted by samples."""
+    """Metrics that the user reports by name, such as auc. The job shows the mean of these numbers, weighted by
+    samples."""
     seconds: dict[str, float] = {}
     """Total seconds of the parts of a step: gradient, update, synchronization, lookup (Eqns 1-6), and waits."""
     counters: dict[str, float] = {}

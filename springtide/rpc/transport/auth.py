@@ -143,8 +143,8 @@ class PendingHandshakes:
 
     @contextlib.asynccontextmanager
     async def handshake(self) -> AsyncIterator[None]:
-        """Limit a handshake that runs in its own task. It raises TimeoutError at its deadline, and is cancelled if it
-        is evicted."""
+        """Limit a handshake that runs in its own task. The task gets a TimeoutError at its deadline, and is cancelled
+        if it is evicted."""
         task = asyncio.current_task()
         assert task is not None
         with self.limited(task.cancel):

@@ -131,7 +131,8 @@ class ReconnectingConnection:
 
 
 BIRTH = secrets.randbits(62)
-"""Random number of this process. It distinguishes a restarted container, which has the same name and process id."""
+"""Random number of this process. The number tells a restarted container from the previous one, which had the same name
+and process id."""
 T = TypeVar("T")
 
 
@@ -228,7 +229,7 @@ class MasterChannel:
             clock = asyncio.get_running_loop().time
             news, began = None, clock()
             while True:
-                # keep the interval, even if the reply took long
+                # send the next heartbeat on time, even if the reply took long
                 await asyncio.sleep(0 if news else began + every_s - clock())
                 began = clock()
                 answer = await self._link.ask(beat)

@@ -1,5 +1,5 @@
 """Client side of one persistent connection. Requests are numbered, and replies may arrive in any order. `channel` wraps
-it for threads."""
+the connection for threads."""
 
 import asyncio
 import contextlib
@@ -145,8 +145,9 @@ async def _open(
     try:
         reader, writer = await asyncio.open_connection(sock=sock, **options)
     except BaseException as error:
-        # asyncio's transport notices the shutdown and closes the socket. If this function closed it, the next socket
-        # could get its number while the loop still has the transport, and asyncio would refuse that socket.
+        # asyncio's transport notices the shutdown and closes the socket. If this function closed the socket, a new
+        # socket could get the same number while asyncio still has the old transport, and asyncio would refuse the new
+        # socket.
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
         raise tls.as_refusal(error) from error

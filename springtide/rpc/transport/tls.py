@@ -126,7 +126,7 @@ def explain(error: ssl.SSLError) -> str:
 
 
 def _load(folder: str) -> _Ready:
-    """Return TLS contexts for the present files. If files change while they are read, they are read again."""
+    """Return TLS contexts for the present files. Files that change while they are read are read again."""
     root = pathlib.Path(folder)
     with _lock:
         for attempt in range(3):

@@ -186,7 +186,7 @@ class Simulation:
     def _observe(self, running: SimulatedJob) -> None:
         self.touch(running)
         before = running.observed.row_counts[-1].samples if running.observed.row_counts else 0.0
-        for part in range(1, POINTS + 1):  # moments at which heartbeats would have reported
+        for part in range(1, POINTS + 1):  # points in time at which heartbeats would have arrived
             samples = max(before + (running.progress.done - before) * part / POINTS, float(part))
             running.observed.row_counts.append(RowCount(samples, world_model.rows_bytes(running.job, samples)))
         del running.observed.row_counts[:-SEEN]

@@ -79,7 +79,7 @@ def system(name: str, policy: Policy) -> System:
 Waits = Callable[[ShapeBounds], Array]
 """Function that returns the pending seconds of each shape in the `grid` of the bounds."""
 NEARLY = 0.999
-"""Share of the best speed. The cheapest shape with at least this speed is chosen."""
+"""Share of the best speed. The system chooses the cheapest shape that reaches this share."""
 
 
 @lru_cache(maxsize=8)
@@ -126,7 +126,7 @@ def best(job: TrueJob, bounds: ShapeBounds, *, cpu: float, waits: Waits | None =
 
 
 def oracle(jobs: Iterable[TrueJob], *, waits: Waits | None = None) -> System:
-    """Return the system that knows these jobs. With `waits`, it also knows how long pods wait for a node."""
+    """Return the system that knows these jobs. With `waits`, the system also knows how long pods wait for a node."""
     known = {job.name: job for job in jobs}
 
     def policy(view: ClusterView, config: PlanningConfig) -> Decision:

@@ -186,8 +186,8 @@ FLOATS = 26 * 16
 """Number of floats that a sample of Criteo looks up: 26 tables, with an assumed 16 floats per row."""
 DENSE_BYTES = 2e6
 BANDWIDTH = 1.25e9
-"""Network bandwidth of 10 Gb/s in bytes, assumed. Only its product with the coefficient `sync`, which is set below,
-matters."""
+"""Network bandwidth of 10 Gb/s in bytes, assumed. Only the product of the bandwidth and the coefficient `sync`, which
+is set below, matters."""
 SYNC_S = DENSE_BYTES / BANDWIDTH
 
 TUNED_STEPS_S = 250.0
@@ -205,8 +205,8 @@ WIDE_DEEP_CORES = (24 * 2.3 / 210, 85.1 / 210)
 XDEEPFM_CORES = (8 * 18.3 / 47.8, 27.4 / 47.8)
 """Core-seconds per step of workers and of servers: used cores divided by steps/s after optimization (001 Table 1)."""
 DCN_GRADIENT = 0.98
-"""Gradient time of DCN relative to W&D (batch 512, one thread). It was measured with `springtide.zoo`, and is not in
-the papers."""
+"""Gradient time of DCN relative to W&D (batch 512, one thread). The value was measured with `springtide.zoo`, and is
+not in the papers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -159,8 +159,8 @@ def profile(
     noise: Sequence[float],
     cores: tuple[float, float] | None = None,
 ) -> Profile:
-    """Return a profile in which each term has an independent error. With `cores`, the counted cores have an error
-    too."""
+    """Return a profile in which each term has an independent error. With `cores`, the measured number of cores has an
+    error too."""
     constant = max(now.step_s - sum(now.terms), 0.0)
     gradient, update, synchronization, lookup, rest = (
         steps * term * error for term, error in zip((*now.terms, constant), noise, strict=True)

@@ -1,7 +1,7 @@
 """Control groups, versions 1 and 2: finds the group of this process, and reads and writes the files of a group.
 
 Two modules create groups: `platforms.local.process_group` creates them below this process's own group, so that a
-container's limit still applies. Otherwise the host of a container creates them (`telemetry.host.usage`).
+container's limit still applies. Otherwise the host of a container creates the groups (`telemetry.host.usage`).
 """
 
 import contextlib

@@ -229,8 +229,8 @@ class UnitGradients:
         self._now, self._done = unit, False
 
     def keep(self, stepped: Sequence[JobOptimizer], parts: Sequence[_native.StepRows]) -> bool:
-        """Store the gradients of the current unit after the loop has stepped. Return True if it was this rank's last
-        unit."""
+        """Store the gradients of the current unit after the loop has stepped. Return True if the unit was this rank's
+        last."""
         if self._now is None:
             return True
         seen = (

@@ -160,7 +160,7 @@ class CacheCoordinator:
             self.cache.expect(number, now.plan)
 
     def set_words(self, *, empty: bool = False) -> None:
-        """Set this rank's flags for the next all-reduce. This waits until the next batch is read."""
+        """Set this rank's flags for the next all-reduce. The call waits until the next batch is read."""
         lookups, tables = self.allotting.lookups, self.allotting.tables
         self._following = self._now.following() if self._now is not None and not empty else None
         coming = None if self._following is None else self._following.plan

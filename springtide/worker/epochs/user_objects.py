@@ -230,7 +230,7 @@ class Schedules:
                 for name, rate in rates.items():
                     set_option(group, name, rate)
         for name, scheduler in self._found.items():
-            if name not in state["schedules"]:  # new in this script: its own rate applies
+            if name not in state["schedules"]:  # the scheduler is new in this script, so its own rate applies
                 set_rates(scheduler)
 
 

@@ -130,8 +130,8 @@ def order_of(
 
 
 def allotted(order: BatchOrder, chosen: Indices) -> BatchOrder:
-    """Return the order of a rank that trains these samples instead of a contiguous run. `chosen` has their positions
-    in the group's batch.
+    """Return the order of a rank that trains these samples instead of a contiguous run. `chosen` has the positions of
+    these samples in the group's batch.
 
     Servers identify the step of a group by its number, so only the number of samples in a rank's range matters.
     """

@@ -116,7 +116,7 @@ class BatchIterator:
         return inspect.getgeneratorstate(self._run) == inspect.GEN_SUSPENDED
 
     def end(self, length: LoopLength | None) -> None:
-        """End the loop as `break` does. If it has taken all batches, the pass ends as after the last batch."""
+        """End the loop as `break` does. If the loop has taken all batches, the pass ends as after the last batch."""
         if inspect.getgeneratorstate(self._run) == inspect.GEN_CLOSED:
             return
         self._ended = True

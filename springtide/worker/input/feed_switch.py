@@ -138,8 +138,8 @@ class DataWorkerFeed:
         threading.Thread(target=self._agree, args=(made,), name="springtide-package", daemon=True).start()
 
     def _agree(self, made: Made) -> None:
-        """Write the package, unless another worker has written it. If it contains this worker's program, use data
-        workers.
+        """Write the package, unless another worker has written it. If the package contains this worker's program, use
+        data workers.
         """
         try:
             found = self._package(made)

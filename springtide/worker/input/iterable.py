@@ -202,8 +202,8 @@ class IterableRounds:
         return BatchOrder(indices=PAUSE.indices, ranges=(identity,), share=mine / max(1, sum(counts)))
 
     def _numbered(self, order: BatchOrder, parts: Sequence[list[Any]], wholes: Callable[[], bool]) -> ReadBatch:
-        """Return a round whose samples a schedule may allocate. If its mini-batches differ in size, return only this
-        rank's mini-batch.
+        """Return a round whose samples a schedule may allocate. If the mini-batches of the round differ in size, return
+        only this rank's mini-batch.
         """
         size = len(parts[self._rank])
         if not size or any(len(part) != size for part in parts):

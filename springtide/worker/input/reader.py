@@ -1,8 +1,8 @@
-"""Reads the batches that orders name. This worker reads them itself, or data workers do if the job has some.
+"""Reads the batches that orders name. The reader is this worker, or data workers if the job has some.
 
 In: the wanted batches, in order. Out: the same batches in order. The source may change between any two batches,
 because leases, identities and the end of a pass do not depend on it. If a batch cannot be read, the reader finds the
-bad samples. It then builds the rest of the batch (--poison skip), or names the bad samples in the error. Next:
+bad samples. The reader then builds the rest of the batch (--poison skip), or names the bad samples in the error. Next:
 feed_switch.py, feeds.py.
 """
 

@@ -97,7 +97,7 @@ class LeaseClient:
         self.tracker.note_cuts(reply.cuts, reply.era)
 
     def begin_report(self) -> LeaseReport:
-        """Return the report for the next heartbeat. `on_reply` marks its content as received."""
+        """Return the report for the next heartbeat. `on_reply` marks the report as received."""
         self._reported = self.tracker.report()
         return self._reported
 

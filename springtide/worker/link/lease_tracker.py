@@ -19,7 +19,8 @@ from springtide.telemetry.output import redact
 
 
 class BatchClaim(NamedTuple):
-    """Samples `begin` to `end` of a shard. The loop got them as one batch of the lease that starts at `first`."""
+    """Samples `begin` to `end` of a shard. The loop got these samples as one batch of the lease that starts at
+    `first`."""
 
     shard: int
     first: int

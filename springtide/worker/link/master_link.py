@@ -1,4 +1,4 @@
-"""A worker's link to its master. It joins the job, sends heartbeats, and reports the end of the script.
+"""A worker's link to its master. The link joins the job, sends heartbeats, and reports the end of the script.
 
 Out: `rpc.messages` over `rpc.transport.channel`, or to the `LocalMaster` without a cluster. Only the process that
 joined may use the link, because a forked DataLoader child does not own the socket. Next: clients.py,
@@ -33,8 +33,8 @@ ALONE = LeaseHolder(rank=0)
 
 
 def current(settings: config.Settings | None = None) -> "MasterLink":
-    """Return this process's only link, which is created on first use. It leads to the master in the environment, or
-    else to a local master."""
+    """Return this process's only link, which is created on first use. The link leads to the master in the environment,
+    or else to a local master."""
     global _current
     if _current is None:
         _current = open_link(settings or config.load())

@@ -1,5 +1,5 @@
-"""The optimizer that `job.prepare` returns. It wraps the user's optimizer and shares its groups and state, and its
-step() is the job's training step.
+"""The optimizer that `job.prepare` returns. The class wraps the user's optimizer and shares its groups and state, and
+its step() is the job's training step.
 
 In: the user's torch.optim optimizer. The wrapper and the user's optimizer share their parameter groups, so a
 learning-rate scheduler of either acts on both. Next: worker/step/step.py applies the step.

@@ -26,7 +26,7 @@ News = TypeVar("News")
 
 
 class SlotsFollower:
-    """Subscriber to slot placements. It has its own thread, because connecting to a server must not delay
+    """Subscriber to slot placements. The subscriber has its own thread, because connecting to a server must not delay
     heartbeats."""
 
     def __init__(self) -> None:

@@ -96,7 +96,7 @@ class PartitionHeads:
         }
 
     def take_in(self, chunk: Chunk, at: float) -> int:
-        """Add a chunk of records, unless its offset is unexpected. Return how many of its records retention has
+        """Add a chunk of records, unless its offset is unexpected. Return how many records of the chunk retention has
         deleted."""
         head = self._heads.get(chunk.partition)
         if head is None or chunk.first != head.position:

@@ -177,7 +177,7 @@ class BspStreamFeed(StepListener):
         return self._bounds
 
     def _read(self, reader: StreamReader, partition: int, claim: BatchClaim) -> Records | None:
-        """Read all records of a batch. Return None if the job drains before they arrive."""
+        """Read all records of a batch. Return None if the job drains before the records arrive."""
         if self._stands != {partition: claim.begin}:
             reader.assign({partition: claim.begin})
         at, parts = claim.begin, [Records.none()]

@@ -332,8 +332,8 @@ class PeerAlive(PeerMessage, frozen=True, tag=2):
 
 
 class PeerReady(PeerMessage, frozen=True, tag=3):
-    """Message that says whether the called worker accepts batches. The called worker sends it first, and after every
-    change."""
+    """Message that says whether the called worker accepts batches. The called worker sends the message first, and after
+    every change."""
 
     ready: bool
 

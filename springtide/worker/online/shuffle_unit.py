@@ -1,4 +1,4 @@
-"""A worker's shuffle unit. It queues batches of a stream for the loop: batches that this worker or its peers have
+"""A worker's shuffle unit. The unit queues batches of a stream for the loop: batches that this worker or its peers have
 read.
 
 In: the reader offers batches, the loop takes them, and the channel's thread reports on peers. Out: runs for the
@@ -165,8 +165,8 @@ class ShuffleUnit:
 
     def drain(self, timeout_s: float) -> bool:
         """After the loop has ended, give untrained batches back to their owners, and wait for this worker's batches
-        at peers. Return False if a peer did not answer. Such a peer may still train these batches. The next reader
-        of the partition then finds that servers already have them.
+        at peers. Return False if a peer did not answer. Such a peer may still train these batches. When the next reader
+        of the partition trains the same batches, servers skip them.
         """
         deadline = self._clock() + timeout_s
         with self._lock:
@@ -216,7 +216,7 @@ class ShuffleUnit:
             self._act(self._shuffle.on_ready(peer, ready, self._clock()))
 
     def peer_sent(self, peer: str, run: RecordRun) -> None:
-        """Accept a batch of a peer. If it belongs to a newer era, it waits until this worker knows the era.
+        """Accept a batch of a peer. A batch of a newer era waits until this worker knows the era.
 
         Without this rule, an old incarnation of a server could acknowledge the batch in place of the new
         incarnation.

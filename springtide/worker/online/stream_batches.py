@@ -79,7 +79,7 @@ class StreamFeed(StepListener):
             while not self._link.draining:
                 run = self._unit.take(patience_s)
                 if run is not None:
-                    # do not wait, because the push of the previous batch should not be delayed while no batch is ready
+                    # do not wait for a batch, because that would delay the push of the previous batch
                     patience_s = 0.0
                     yield from self._handed(run)
                 else:

@@ -78,7 +78,8 @@ class StreamLeases(StreamThread):
     def cut(self, cuts: tuple[BatchCut, ...]) -> None:
         if self._ended.is_set() or (self._cutting is not None and self._cutting.is_alive()):
             return
-        self._cutting = threading.Thread(  # a daemon thread, because no master may answer when the script ends
+        # a daemon thread, because the script must be able to end even if no master answers
+        self._cutting = threading.Thread(
             target=self._carefully, args=(lambda: self._link.leases.cut(cuts),), name="springtide-cuts", daemon=True
         )
         self._cutting.start()
@@ -166,7 +167,7 @@ class StreamBatchReader(StreamThread):
             if not self._offer(whole):
                 return
         ends = dict(reader.ends())
-        # while the queue is full, do not cut a batch, because the batch would have to wait and may fill up meanwhile
+        # do not cut a batch while the queue is full, because the batch may fill up while it waits
         if cuts := heads.lingering(ends, time.monotonic() - max(self._linger_s, self._unit.wait_s)):
             self._asking.cut(cuts)
         self._use.record_position(heads.oldest(), ends)

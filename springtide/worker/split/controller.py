@@ -128,8 +128,8 @@ class Splitting:
 
     @property
     def stateless_s(self) -> float:
-        """Return the seconds that this worker spends on the movable part of forward(). Before `make` they are
-        estimated, and after it they are measured.
+        """Return the seconds that this worker spends on the movable part of forward(). Before `make` the seconds are
+        estimated, and afterwards they are measured.
         """
         return self._seconds if self._made is not None else self._leading.seconds
 
@@ -161,7 +161,7 @@ class Splitting:
     # ---- the split ----
 
     def make(self) -> Made:
-        """Build the pipeline for data workers and try it on a real batch. This takes some tenths of a second, and
+        """Build the pipeline for data workers and try it on a real batch. The search takes some tenths of a second, and
         happens once.
 
         Raise BadInput if a batch contains values that cannot be sent. A forward() that cannot be split stays whole.

@@ -38,7 +38,8 @@ TOO_FEW = f"the loop has had fewer than {BATCHES} batches, too few to see how it
 PACKAGE = os.path.dirname(os.path.abspath(errors.__file__)) + os.sep
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 EVERY = 16
-"""One of this many batches is timed. Hooks on every module cost microseconds each."""
+"""Every batch whose number is a multiple of this is timed, and no other, because the hooks on every module cost
+microseconds each."""
 
 
 class Watching:

@@ -112,7 +112,7 @@ class BspStep(TrainingStep):
         """Write changed rows in GPU memory to the servers, in separate steps. The group has only this rank."""
         if not self._client.ahead_of_servers:
             return
-        self._context.dense.settle()  # raises an error for a bad gradient, before its rows are in a checkpoint
+        self._context.dense.settle()  # this raises an error for a bad gradient before the rows are saved
         for parts in self._client.changed_parts():
             before = self.count
             self._step_aside(PushBatches(), parts)
@@ -190,7 +190,7 @@ class BspStep(TrainingStep):
         self._end_step(batches.samples)
 
     def _keep_unit(self, units: UnitGradients, stepped: list[JobOptimizer]) -> bool:
-        """Keep the gradients of a unit. Return True if it is the last unit of this rank's part."""
+        """Keep the gradients of a unit. Return True for the last unit of this rank's part."""
         parts = [] if self._skip else self._table_parts(stepped, units.share)
         last = units.keep(stepped, parts)
         self._context.lookups.clear()

@@ -135,7 +135,7 @@ class GpuBucket:
 
     @contextmanager
     def uploaded(self) -> Iterator[None]:
-        """Copy the values to `flat` for the `with` block. After that, the caller may change its own memory."""
+        """Copy the values to `flat` for the `with` block. After the block, the caller may change its own memory."""
         step = torch.cuda.current_stream(self.flat.device)
         self._upload.wait_event(self._free)
         with torch.cuda.stream(self._upload):
@@ -159,7 +159,7 @@ class DenseChunks(LatePart):
         self._client, self._tables = client, {part.table for part in held}
         self.rows = client.dense(tables, keys, CHUNK)
         self._sent = client.dense(tables, keys, CHUNK)
-        """Gradients. They have rows of their own, because values may arrive while a push still waits for the GPU."""
+        """Gradients. A pull has rows of its own, because values may arrive while a push still waits for the GPU."""
         self.params = [part.param for part in held]
         self.named = [(f"parameter {part.name!r}", part.param) for part in held]
         flat_values, self.flat_grads = torch.from_numpy(self.rows.rows()), torch.from_numpy(self._sent.grads())
@@ -304,7 +304,8 @@ class ServedDense:
         if all(present) and self._all is not None:
             return self._all
         if present not in self._by_present:
-            if len(self._by_present) >= 32:  # if a model has new combinations again and again, keep only the latest
+            # keep only the latest combinations, because a model may produce new ones forever
+            if len(self._by_present) >= 32:
                 self._by_present.pop(next(iter(self._by_present)))
             chosen = [part for part, here in zip(self.held, present, strict=True) if here]
             self._by_present[present] = DenseChunks(self._client, chosen)

@@ -1,4 +1,4 @@
-"""Learning rates of every table. They come from the live parameter group that contains the table's weight.
+"""Learning rates of every table. A table's rate comes from the live parameter group that contains the table's weight.
 
 In: the user's optimizers and the served tables. Out: kernels when tables are declared, and (table, lr, weight decay,
 step) for every push. Each push reads the current values, so that schedulers work. Next:

@@ -118,8 +118,8 @@ class Generator:
         rows.conversion[block] = clicked & (luck < converts)
 
     def _draw(self, event: Index, ids: NDArray[np.int32]) -> population.EventDraw:
-        """Draw users, items, contexts and counters of these events. Write their ids to `ids`, of shape [fields,
-        events]."""
+        """Draw users, items, contexts and counters of these events. Write the ids of the events to `ids`, of shape
+        [fields, events]."""
         world = self.world
         users = world.laws[population.USER_FIELD].ranks(counter_rng.bits(event, world.stream(_STREAM_USER)))
         items, match = population.choose(world, users, event, world.stream(_STREAM_ITEM))

@@ -160,7 +160,8 @@ class WalkProcesses:
         return member
 
     def _until_fed(self) -> None:
-        """Wait until all data workers are connected and one has made a batch. Under their quota this takes seconds."""
+        """Wait until all data workers are connected and one has made a batch. Under the quota of the data workers, the
+        first batch takes seconds."""
         until = time.monotonic() + END_S
         made = max((now.state.made for now in self.words()), default=0)
         while time.monotonic() < until:

@@ -92,7 +92,7 @@ class Ready(torch.utils.data.Dataset[Any]):
 
 
 class PlainModel(nn.Module):
-    """Click model on ready ids."""
+    """Click model that gets ids as integers, so that it needs no preprocessing."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ class CacheFigures:
 
 
 def measure(case: CacheCase, *, rows: int, rounds: int, seconds: float, quick: bool) -> CacheFigures:
-    """Train both in turns. They have a server each, and the same batches."""
+    """Train both in turns. The variants have a server each, and the same batches."""
     work = GpuWorkload(rows=rows, dim=64, batch=case.batch, batches=32, power=case.power, scattered=True)
     data = GpuClicks(work)
     with contextlib.ExitStack() as stack:

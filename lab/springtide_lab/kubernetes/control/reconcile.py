@@ -20,7 +20,7 @@ IN_USE = "kubernetes.io/pvc-protection"
 
 
 AnyKind = kinds.Kind | ObjectKind
-"""Kind of our API server or of the client."""
+"""Kind of an object, in the form of the lab's API server or of the product's client."""
 Found = Sequence[tuple[AnyKind, Json]]
 
 

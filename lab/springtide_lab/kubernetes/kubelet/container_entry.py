@@ -128,8 +128,8 @@ def shadow(folder: str) -> None:
 
 
 def mount_volumes(wish: dict[str, Any], handles: list[int]) -> None:
-    """Mount each volume at its target. `handles` are their source folders, which were opened before the root
-    changed."""
+    """Mount each volume at its target. `handles` has the source folders of the volumes, which were opened before the
+    root changed."""
     for volume, handle in zip(wish["mounts"], handles, strict=True):
         target = volume["target"]
         if stat.S_ISREG(os.fstat(handle).st_mode):
@@ -202,7 +202,8 @@ def main() -> None:
     except OSError as error:
         sys.stderr.write(f"cannot start the container: {error}\n")
         os._exit(COULD_NOT_START)
-    os.set_inheritable(wish["started"], False)  # closes when the command starts, which the parent notices
+    # this descriptor closes when the command starts, so that the parent notices the start
+    os.set_inheritable(wish["started"], False)
     child = os.fork()
     if child == 0:
         try:

@@ -1,8 +1,8 @@
 """Run containers as processes of this machine: start them by `container_entry`, limit them, and end them with the
 test.
 
-In: a `Wish`. Out: a `Container` whose `ended` says how it ended. All containers are in the process group of a watchdog,
-which kills them whenever the test's process ends (`platforms.local.process_group`).
+In: a `Wish`. Out: a `Container`, whose `ended` has its exit status. All containers are in the process group of a
+watchdog, which kills them whenever the test's process ends (`platforms.local.process_group`).
 """
 
 import asyncio

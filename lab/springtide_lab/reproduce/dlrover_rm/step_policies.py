@@ -30,7 +30,7 @@ EVERY_S = 180.0
 THRESHOLD = 0.3
 """Share of the mean gain per worker that a new worker must bring. If a worker brings less, ES adds no more workers."""
 FEWEST = 3
-"""Minimum number of measured shapes for the model of Optimus. Until then, it adds workers and servers in turn."""
+"""Minimum number of measured shapes for the model of Optimus. Until then, Optimus adds workers and servers in turn."""
 LEAST_GAIN = 0.01
 """Share of the speed below which a gain is noise."""
 SCHEDULER = Mechanisms(servers=ServerChange.INITIALIZE, relieves=False, foresees=False)

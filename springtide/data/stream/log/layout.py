@@ -176,7 +176,7 @@ def whole(handle: int) -> int:
     """Return the number of entries of complete appends."""
     count = length(handle)
     step = 1
-    while count > 0:  # the loop usually runs once, because the last entry usually ends an append
+    while count > 0:  # the last entry usually ends an append, so this loop usually runs only once
         step = min(step, count)
         ends = np.flatnonzero(entries(handle, count - step, step)["records"])
         if len(ends):

@@ -25,7 +25,7 @@ from springtide.data.stream.log.layout import ENTRY, WIDTH, LogSettings
 from springtide.data.stream.records import Buffer, Ints, view_of
 
 MOST_OPEN = 200  # most open partitions; each needs three file descriptors, and a process usually has 1024
-MOST_LOST = 2**40  # upper bound on the number of records that a crash can lose; a disk never lags behind that far
+MOST_LOST = 2**40  # upper bound on the number of records that a crash can lose; no disk is this many records behind
 
 
 class PartitionAppender:

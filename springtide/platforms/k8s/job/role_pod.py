@@ -1,8 +1,8 @@
 """Commands in the pod of a role, as `python -m springtide.platforms.k8s.job.role_pod COMMAND`.
 
-`run MODULE ARGS...` runs a role with the submitted code, `code.tgz` of a ConfigMap. `drain` is the preStop hook. It
-announces the pod's end to the master, and waits until the job no longer needs the pod, but not longer than the grace
-period.
+`run MODULE ARGS...` runs a role with the submitted code, `code.tgz` of a ConfigMap. `drain` is the preStop hook. The
+hook announces the pod's end to the master, and waits until the job no longer needs the pod, but not longer than the
+grace period.
 """
 
 import asyncio

@@ -92,7 +92,7 @@ def owned(job: JobObject, name: str) -> Object:
 
 
 def owner(job: JobObject) -> Object:
-    """Return an owner reference that does not block the job's deletion. Blocking it would need permission on
+    """Return an owner reference that does not block the job's deletion. Blocking the deletion would need permission on
     finalizers."""
     return {
         "apiVersion": names.API_VERSION,

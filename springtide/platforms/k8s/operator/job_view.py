@@ -76,7 +76,7 @@ def sorted_out(pods: Iterable[Pod], uid: str) -> tuple[dict[str, Pod], frozenset
 
 
 def capacity_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the capacity fields of a `PlanStatus`: the total over the nodes on which the job's pods can run. It
+    """Return the capacity fields of a `PlanStatus`: the total over the nodes on which the job's pods can run. The total
     includes resources that other pods use."""
     wish = job.job.kubernetes
     kept = (*wish.tolerations, *pods.gpu_tolerations(job.job))

@@ -1,7 +1,7 @@
 """Pure. Decides the life cycle of a job: its master's pod, an early stop, and its deletion after `keepS` seconds.
 
 In: an `OperatorView`. Out: steps, and the condition `MasterRunning`. The kubelet restarts a failed container in
-place. The operator replaces a lost pod. If masters die early, it waits longer each time.
+place. The operator replaces a lost pod. If masters die early, the operator waits longer each time.
 """
 
 from dataclasses import dataclass, field

@@ -57,7 +57,7 @@ def decide_pods(view: OperatorView) -> OperatorSteps:
 
 
 def wanted(view: OperatorView) -> ScalePlan | None:
-    """Return the pods that must exist. If the job is over, there are none. Return None to leave all pods as they
+    """Return the pods that must exist. If the job is over, no pods are wanted. Return None to leave all pods as they
     are."""
     if view.job.over:
         return ScalePlan(job=view.job.name, origin="master")
