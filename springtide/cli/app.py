@@ -24,6 +24,7 @@ ClickException: type[Exception] = UsageError.__bases__[0]
 EXAMPLES = """\b
 Examples:
   springtide demo                              train on a generated click log
+  springtide init clicks                       write a starter project
   springtide run train.py                      run your script on this machine
   springtide run train.py --servers 2 --workers 2 -- --epochs 3
   springtide submit job.yaml --platform k8s    submit it to a cluster
@@ -51,6 +52,7 @@ VERBS = {
     "checkpoints": ("job.checkpoints", "List the checkpoints of a job."),
     "export": ("job.export", "Export a job's model for serving."),
     "serve-check": ("job.serve_check", "Compare predictions of an export with its job's."),
+    "init": ("job.init", "Write a starter project that runs."),
     "demo": ("job.demo", "Train on a generated click log, in about a minute."),
     "doctor": ("doctor", "Check this machine; suggest fixes."),
     "top": ("show.status", "Watch a job from another terminal."),

@@ -170,3 +170,13 @@ def test_generated_pages_match_their_tool(page):
     tool, function = GENERATED[page]
     text = runpy.run_path(str(sources.ROOT / "tools" / f"{tool}.py"))[function]()
     assert (sources.ROOT / "docs" / f"{page}.md").read_text() == text, f"run tools/{tool}.py"
+
+
+PICTURES = runpy.run_path(str(sources.ROOT / "tools" / "explanation_pictures.py"))
+
+
+@pytest.mark.parametrize("name", PICTURES["PICTURES"])
+def test_pictures_match_their_tool_and_are_shown(name):
+    path = PICTURES["FOLDER"] / f"{name}.svg"
+    assert path.read_text() == PICTURES["picture"](name), "run tools/explanation_pictures.py"
+    assert f"({path.name})" in path.with_suffix(".md").read_text()
