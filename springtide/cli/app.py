@@ -55,7 +55,7 @@ VERBS = {
     "init": ("job.init", "Write a starter project that runs."),
     "demo": ("job.demo", "Train on a generated click log, in about a minute."),
     "doctor": ("doctor", "Check this machine; suggest fixes."),
-    "top": ("show.status", "Watch a job from another terminal."),
+    "top": ("show.top", "Watch a job from another terminal."),
     "metrics": ("show.status", "Print a job's metrics for Prometheus."),
     "dashboard": ("show.dashboard", "Serve a live page about a job."),
     "brain": ("cluster.brain", "Serve a brain, which plans for many jobs, or inspect one."),

@@ -4,6 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping
 
+from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import RANKED, Role, RoleKind, RoleUsage
 from springtide.job.core.nodes import ALIVE, NodeState
 from springtide.master.autoscale import online_loop
@@ -23,6 +24,7 @@ from springtide.master.servers.recovery import ServerRecovery
 from springtide.rpc.messages.types import (
     CheckpointStatus,
     DataStatus,
+    EpochProgress,
     JobStatus,
     MasterStatus,
     MemberReport,
@@ -109,6 +111,7 @@ def training_status(record: JobRecord, tally: ProgressTally, *, at: float) -> Tr
 def data_status(record: JobRecord, data_workers: DataWorkerManager) -> DataStatus:
     book, totals = record.book, record.book.totals()
     return DataStatus(
+        epoch=epoch_progress(book),
         shards_done=totals.done,
         shards_leased=totals.leased,
         shards_total=totals.total,
@@ -118,6 +121,19 @@ def data_status(record: JobRecord, data_workers: DataWorkerManager) -> DataStatu
         left_out=tuple(itertools.islice(record.left_out.values(), MOST_SHOWN)),
         samples_left_out=sum(len(batch.indices) for batch in record.left_out.values()),
     )
+
+
+def epoch_progress(book: JobLedger) -> EpochProgress | None:
+    """Return the progress of the newest pass, which may cover several epochs."""
+    if not book.passes:
+        return None
+    data_pass = book.passes[-1]
+    card = data_pass.card
+    if card.endless or card.stream is not None or not card.samples_used:
+        return None
+    within = min(data_pass.samples_done // card.samples_used, card.epochs - 1)
+    done = min(card.samples_used, data_pass.samples_done - within * card.samples_used)
+    return EpochProgress(card.first_epoch + within + 1, done, card.samples_used)
 
 
 def role_status(parts: MasterParts, record: JobRecord, *, at: float) -> RoleStatus:

@@ -26,6 +26,7 @@ RUNS = ".springtide/runs"
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and log more.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 JsonOnly = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no text.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Print lines instead of a live panel, as in a pipe.")]
 Job = Annotated[str | None, typer.Argument(help="Name of the job.  [default: the newest]", metavar="JOB")]
 Runs = Annotated[str, typer.Option("--logs", help="Folder of runs and their logs.", metavar="DIR")]
 

@@ -1,5 +1,5 @@
-"""Formats a job's status in 80 columns, as one line or as lines of facts with a bar. Formats the outcome of a job as
-text, JSON and exit code."""
+"""Formats a job's status in 80 columns, as one line or as lines of facts. Formats the outcome of a job as text, JSON
+and exit code."""
 
 import textwrap
 import time
@@ -7,9 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from rich.console import Group
-from rich.progress_bar import ProgressBar
-from rich.text import Text
 
 from springtide.domain.core.resources import GpuUse, show_memory, sum_gpus
 from springtide.domain.core.roles import RoleKind
@@ -130,21 +127,12 @@ def progress(status: JobStatus) -> str:
     return f"shards {done}/{total}"
 
 
-def picture(status: JobStatus) -> Group:
-    """Return the live view of a job: the lines of `springtide status`, and a progress bar for its shards."""
-    data = status.data
-    lines = Text("\n".join([*headline(status), *facts(status)]))
-    if status.online is not None or not data.shards_total:
-        return Group(lines)
-    return Group(lines, ProgressBar(total=data.shards_total, completed=data.shards_done, width=40))
-
-
 def headline(status: JobStatus) -> list[str]:
     lines = wrap(f"job {status.name} is {status.phase} since {status.elapsed_s:.0f} s: {numbers(status)}")
     return lines + measures(status)
 
 
-def facts(status: JobStatus) -> list[str]:
+def facts(status: JobStatus, width: int = WIDTH) -> list[str]:
     """Return at least one labelled line for each known fact about a job. A fact without text has no line."""
     data, master, running = status.data, status.master, not status.phase.over
     # for a job that has ended, its outcome already reports these facts
@@ -170,7 +158,7 @@ def facts(status: JobStatus) -> list[str]:
     found = [f"{label:<7} {text}" for label, text in lines.items() if text]
     found += [] if status.online is None else stream_lines(status.online)
     found += [f"lost    {shard}" for shard in data.poisoned if running]
-    return [part for line in found for part in wrap(line)]
+    return [part for line in found for part in wrap(line, width=width)]
 
 
 def gpu_of(status: JobStatus) -> GpuUse | None:
@@ -278,12 +266,12 @@ def short(number: float) -> str:
     return f"{number:.0f}"
 
 
-def wrap(text: str, indent: str = " " * 8) -> list[str]:
-    """Wrap text at 80 columns; never break a long word such as a path."""
+def wrap(text: str, indent: str = " " * 8, width: int = WIDTH) -> list[str]:
+    """Wrap text at the width; never break a long word such as a path."""
     return [
         part
         for line in text.splitlines() or [""]
-        for part in textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        for part in textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
         or [""]
     ]
 

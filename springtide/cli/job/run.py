@@ -55,11 +55,11 @@ def execute(given: Mapping[str, Any], witness: Witness | None = None) -> tuple[J
     output.keep_going()  # the job must continue even if the reader of its output exits
     begun = local_job.begin(job_of(given), pathlib.Path(given["logs"]), code=pathlib.Path(), say=print_line)
     begun = replace(begun, plan=replace(begun.plan, **{name: given[name] for name in ("port", "debug", "tls")}))
-    return asyncio.run(_run(begun, given["dashboard"], witness)), begun.files
+    return asyncio.run(_run(begun, given["dashboard"], witness, plain=given["plain"])), begun.files
 
 
-async def _run(begun: local_job.PreparedRun, dashboard: str, witness: Witness | None) -> JobStatus:
-    shown = live_view.open_view(begun.plan, begun.files)
+async def _run(begun: local_job.PreparedRun, dashboard: str, witness: Witness | None, *, plain: bool) -> JobStatus:
+    shown = live_view.open_view(begun.plan, begun.files, plain=plain)
 
     def on_status(status: JobStatus) -> None:
         shown.update(render.called(status, begun.files.root.name))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from springtide.cli.common.options import RUNS, Debug, Json, Runs, parameter
+from springtide.cli.common.options import RUNS, Debug, Json, Plain, Runs, parameter
 from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import ElasticJob
 
@@ -139,6 +139,7 @@ RUN_PARAMETERS = [
         "dashboard", "", "Port of the job's dashboard; auto for any free port.", "PORT|auto|off", default="auto"
     ).parameter(),
     *(option.parameter() for option in _PATIENCE),
+    parameter("plain", Plain, False),
     parameter("as_json", Json, False),
     parameter("debug", Debug, False),
     *(option.parameter() for option in (*_DATA, *_CHECKPOINTS, *_TRACKING, *_STREAM)),

@@ -15,7 +15,7 @@ from springtide.cli.common import render
 from springtide.cli.common.options import Debug, Json, WhereOptions, verb
 from springtide.cli.common.render import WIDTH, print_json, wrap
 from springtide.cli.job.run import print_line
-from springtide.cli.show import status as shown_status
+from springtide.cli.show import top
 from springtide.domain.core import redaction
 from springtide.domain.core.resources import show_memory
 from springtide.domain.spec import schema
@@ -76,8 +76,10 @@ def submit(
 def followed(name: str, where: JobLocation, *, as_json: bool, debug: bool) -> int:
     reach = job_lookup.find(name, where)
     try:
-        shown_status.watch(reach, Console(file=sys.stderr, highlight=False))
+        left = top.watch(reach, Console(file=sys.stderr, highlight=False))
     except KeyboardInterrupt:
+        left = True
+    if left:
         print(f"\njob {name} continues: `springtide top {name}` shows the job again, `springtide stop {name}` ends it")
         return 0
     status = reach.status()

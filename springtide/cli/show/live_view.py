@@ -1,6 +1,6 @@
-"""Shows a running job on standard error: as a live view on a terminal, and as a line every few seconds in a pipe.
+"""Shows a running job on standard error: as a live panel on a terminal, and as a line every few seconds in a pipe.
 
-In: a `JobStatus` ten times a second, and the output of worker 0. Next: `cli.common.render` draws a status.
+In: a `JobStatus` ten times a second, and the output of worker 0. Next: `cli.show.drawing` draws the panel.
 """
 
 import re
@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from springtide.cli.common.render import decision_of, line_of, picture, saving_of, wrap
+from springtide.cli.common.render import decision_of, line_of, saving_of, wrap
+from springtide.cli.show import drawing
+from springtide.cli.show.drawing import SeenProgress
 from springtide.domain.core.resources import show_memory
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.platforms.agent.run_plan import RunPlan
@@ -22,9 +24,10 @@ from springtide.telemetry.logs import SCRIPT_RAISED, LogTail, RunFiles
 from springtide.telemetry.output import redact
 
 LINE_EVERY_S = 2.0
+REDRAW_S = 0.25
 
 
-def open_view(plan: RunPlan, files: RunFiles) -> "PlainView":
+def open_view(plan: RunPlan, files: RunFiles, *, plain: bool = False) -> "PlainView":
     console = Console(stderr=True, highlight=False)  # rich honours NO_COLOR and TERM
     spec = plan.spec
     heading = (
@@ -41,7 +44,7 @@ def open_view(plan: RunPlan, files: RunFiles) -> "PlainView":
     if spec.worker_memory is not None:
         heading += f", memory {show_memory(spec.worker_memory)} each"
     follow = WorkerOutput(files)
-    chosen = LiveView if console.is_terminal and not console.is_dumb_terminal else PlainView
+    chosen = LiveView if console.is_terminal and not (console.is_dumb_terminal or plain) else PlainView
     return chosen(console, [heading, f"logs {files.logs}"], follow)
 
 
@@ -119,25 +122,34 @@ class PlainView:
 
 
 class LiveView(PlainView):
-    """Draws the status again and again at the foot of the terminal, and lets the script's own output scroll above
-    it."""
+    """Draws a panel again and again at the foot of the terminal, and lets the script's own output scroll above it."""
 
     def __enter__(self) -> Self:
-        self._live = Live(console=self._console, refresh_per_second=8, transient=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=False)
         self._live.start()
+        self._seen = SeenProgress()
+        self._drawn: tuple[object, ...] = ()
         return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
         self.relay()
+        self._live.refresh()
         self._live.stop()
 
     def update(self, status: JobStatus) -> None:
+        """Draw a few times a second, and only what has changed, so that nothing flickers."""
         self.relay()
-        self._live.update(picture(status))
+        self._seen.add(status)
+        self._live.update(drawing.Panel(status, self._seen))
+        now = (int(time.monotonic() / REDRAW_S), self._console.size, status.phase)
+        if now != self._drawn:
+            self._drawn = now
+            self._live.refresh()
 
     def say(self, line: str) -> None:
-        self._console.print(Text(redact(line)))
+        self._console.print(Text(redact(line)), soft_wrap=True)
 
     def relay(self) -> None:
-        for line in self._follow.lines():
-            self._console.print(Text(line))
+        """Print the script's new lines as they are. The terminal itself wraps long ones."""
+        if lines := self._follow.lines():
+            self._console.print(Text.from_ansi("\n".join(lines)), soft_wrap=True)

@@ -1,25 +1,20 @@
-"""`springtide status`, `top` and `metrics`: show the state of a job once, continuously, or for monitoring systems."""
+"""`springtide status` and `metrics`: show the state of a job once, or for monitoring systems."""
 
 import time
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.live import Live
 
 from springtide import errors
 from springtide.cli.common import render
 from springtide.cli.common.options import Job, JsonOnly, WhereOptions, verb
-from springtide.cli.common.render import WIDTH, line_of, picture, print_result, wrap
+from springtide.cli.common.render import WIDTH, print_result, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch import job_lookup
 from springtide.master import metrics as job_metrics
 from springtide.platforms.agent.job_handle import JobHandle
 from springtide.rpc.messages.types import JobStatus, MemberView
-
-REDRAW_S = 0.5
-LINE_EVERY_S = 2.0
 
 
 @verb("springtide status train --json")
@@ -112,47 +107,3 @@ def metrics(at: WhereOptions, job: Job = None, as_json: JsonOnly = False) -> int
     text = job_metrics.text(status, run=reach.name).rstrip("\n")
     print_result([text], {"job": reach.name, "metrics": families}, as_json)
     return 0
-
-
-@verb("springtide top train")
-def top(
-    at: WhereOptions,
-    job: Job = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one line and exit.")] = False,
-) -> int:
-    """Watch a job from another terminal, with the live view of `springtide run`. In a pipe, print a line every two
-    seconds."""
-    reach = job_lookup.find(job, at.where())
-    if once:
-        print(line_of(reach.status()))
-        return 0
-    console = Console(highlight=False)
-    drawn = reach.running() and console.is_terminal and not console.is_dumb_terminal
-    try:
-        watch(reach, console)
-    except KeyboardInterrupt:
-        return 0
-    print(text(reach, reach.status()) if drawn else line_of(reach.status()))
-    return 0
-
-
-def watch(reach: JobHandle, console: Console) -> None:
-    if not console.is_terminal or console.is_dumb_terminal:
-        while (status := poll_status(reach)) is not None:
-            print(line_of(status), file=console.file, flush=True)
-            time.sleep(LINE_EVERY_S)
-        return
-    with Live(console=console, refresh_per_second=4) as live:
-        while (status := poll_status(reach)) is not None:
-            live.update(picture(render.called(status, reach.name)))
-            time.sleep(REDRAW_S)
-
-
-def poll_status(reach: JobHandle) -> JobStatus | None:
-    """Return the status, or None for a finished job. If the master is being replaced, wait for the new master."""
-    while reach.running():
-        try:
-            return reach.status()
-        except errors.MasterUnreachable:
-            time.sleep(REDRAW_S)
-    return None

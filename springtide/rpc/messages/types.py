@@ -98,8 +98,22 @@ class TrainingStatus(StatusPart, frozen=True):
     cache: CacheUse | None = None
 
 
+class EpochProgress(msgspec.Struct, frozen=True):
+    """Progress of the present pass over the data."""
+
+    number: int
+    """Number of the epoch, from 1."""
+    done: int
+    """Samples trained in this epoch."""
+    samples: int
+    """Samples of the epoch."""
+
+
 class DataStatus(StatusPart, frozen=True):
     """Progress through the data set, and the samples that could not be read."""
+
+    epoch: EpochProgress | None = None
+    """None if the length of the data is unknown."""
 
     shards_done: int = 0
     shards_leased: int = 0

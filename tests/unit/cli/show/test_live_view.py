@@ -3,18 +3,23 @@
 import io
 
 import msgspec
+import pyte
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from springtide.cli.common import render
-from springtide.cli.show import live_view
+from springtide.cli.show import drawing, live_view
+from springtide.cli.show.drawing import SeenProgress
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.data_workers import FeedState
-from springtide.domain.spec.job_spec import Blame, JobPhase
+from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
+from springtide.platforms.agent.run_plan import RunPlan
 from springtide.rpc.messages.types import (
     CheckpointStatus,
     DataStatus,
+    EpochProgress,
     JobStatus,
     MasterStatus,
     MemberView,
@@ -145,15 +150,12 @@ def test_failing_checkpoints_are_reported_at_the_start_and_end_of_the_trouble(tm
         "  12.3 s  saved: checkpoint 3; checkpoint 4 was not completed: no space left",
         "  12.3 s  saved: checkpoint 7 is complete, checkpoints work again",
     ]
-    console = Console(file=io.StringIO(), width=80, force_terminal=False)
-    console.print(render.picture(msgspec.structs.replace(STATUS, checkpoints=CheckpointStatus(trouble=troubles[0]))))
-    assert "no checkpoint yet; checkpoint 4 was not completed" in console.file.getvalue()
+    troubled = msgspec.structs.replace(STATUS, checkpoints=CheckpointStatus(trouble=troubles[0]))
+    assert "no checkpoint yet; checkpoint 4 was not completed" in panel_text(troubled)
 
 
 def test_live_view_shows_the_last_decision_and_reason():
-    console = Console(file=io.StringIO(), width=80, force_terminal=False)
-    console.print(render.picture(DECIDED))
-    text = console.file.getvalue()
+    text = panel_text(DECIDED)
     assert max(map(len, text.splitlines())) <= 80
     assert (
         "1/2 workers" in text and "1 relaunched, master's term 2" in text and "decided" in text and "1G to 2G" in text
@@ -161,18 +163,45 @@ def test_live_view_shows_the_last_decision_and_reason():
 
 
 def test_live_view_fits_80_columns():
-    console = Console(file=io.StringIO(), width=80, force_terminal=False)
-    console.print(render.picture(STATUS))
-    lines = console.file.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
-    text = "\n".join(lines)
-    for part in (
-        "job train is running since 12 s: 1,234,567 samples (1,234 of 5,678 shards)",
-        "98,765 samples/s",
-        "loss 0.4568, auc 0.7890",
-        "1/2 workers, 1/1 servers",
-    ):
+    text = panel_text(msgspec.structs.replace(STATUS, data=DataStatus(epoch=EpochProgress(3, 25, 100))))
+    assert max(map(len, text.splitlines())) <= 80
+    for part in ("train  running 0:12  1.2M samples  98.8k/s  loss 0.4568  auc 0.7890", "epoch 3 ", " 25%  0:00 left"):
         assert part in text
+    assert "1/2 workers, 1/1 servers" in text
+
+
+def test_lines_of_the_script_stay_whole_above_the_panel(tmp_path, monkeypatch):
+    """On a terminal in memory: a long line, colours, a progress bar of the script, and the panel once, at the foot."""
+    monkeypatch.setattr(live_view, "REDRAW_S", 1e-9)
+    files, screen = make_run(tmp_path, "train"), pyte.Screen(80, 24)
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=80, height=24, color_system="standard", _environ={})
+    long = "0123456789" * 12
+    with live_view.LiveView(console, ["job train: 1 server"], live_view.WorkerOutput(files)) as shown:
+        for number in range(5):
+            shown.update(msgspec.structs.replace(STATUS, samples=number * 1000))
+            with files.log_of(Role(RoleKind.WORKER, 0)).open("a") as log:
+                log.write(f"batch {number} \x1b[31mred\x1b[0m\n10%\r50%\r{number}00%\n")
+        with files.log_of(Role(RoleKind.WORKER, 0)).open("a") as log:
+            log.write(f"{long}\n")
+        shown.update(STATUS)
+    pyte.Stream(screen).feed(out.getvalue().replace("\n", "\r\n"))
+    lines = [line.rstrip() for line in screen.display]
+    assert [line for line in lines if line.startswith("batch")] == [f"batch {number} red" for number in range(5)]
+    assert lines[0] == "job train: 1 server" and "400%" in lines and not any("50%" in line for line in lines)
+    assert "".join(lines[lines.index(long[:80]) : lines.index(long[:80]) + 2]) == long
+    assert sum("train  running" in line for line in lines) == 1 and lines.index(long[:80]) < lines.index("─" * 80)
+
+
+@pytest.mark.parametrize(("plain", "terminal"), [(True, "xterm"), (False, "dumb")])
+def test_plain_lines_are_an_option_and_the_only_choice_of_a_dumb_terminal(tmp_path, monkeypatch, plain, terminal):
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", terminal)
+    plan = RunPlan(spec=JobSpec(name="train"), script="train.py")
+    assert type(live_view.open_view(plan, make_run(tmp_path, "train"), plain=plain)) is live_view.PlainView
+    monkeypatch.setenv("TERM", "xterm")
+    assert type(live_view.open_view(plan, make_run(tmp_path, "train"))) is live_view.LiveView
 
 
 def test_script_output_is_followed_up_to_its_traceback(tmp_path):
@@ -227,18 +256,17 @@ def test_status_shows_data_workers_and_queue_fill():
         data=msgspec.structs.replace(STATUS.data, feed=feed),
     )
     assert render.data_workers_text(fed) == "1/2 data workers, 3 of 8 batches ready, waited 10% of the time; asked"
-    assert "3 of 8 batches ready" in picture_text(fed)
+    assert "3 of 8 batches ready" in panel_text(fed)
     none = msgspec.structs.replace(STATUS, roles=RoleStatus(data_workers_why="too little to pay for them"))
     assert (
         render.data_workers_text(none) == "none: too little to pay for them" and render.data_workers_text(STATUS) == ""
     )
-    assert "too little to pay for them" in picture_text(none)
+    assert "too little to pay for them" in panel_text(none)
 
 
-def picture_text(status):
-    """The picture as text."""
+def panel_text(status):
     console = Console(file=io.StringIO(), width=80)
-    console.print(render.picture(status))
+    console.print(drawing.Panel(status, SeenProgress()))
     return console.file.getvalue()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from springtide.cli import app
 from springtide.cli.common import render
-from springtide.cli.common.render import line_of, picture
+from springtide.cli.common.render import line_of
 from springtide.domain.data.streams import StreamCounts
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import ForecastStatus, OnlineState, OnlineTotals, ScalingStatus
@@ -56,7 +56,6 @@ def test_line_and_live_view_show_the_lag():
     running = msgspec.structs.replace(ENDED, phase=JobPhase.RUNNING, samples=10, data=DataStatus(shards_total=4))
     assert "4 partitions" in line_of(running) and "shards" not in line_of(running)
     assert "lag 75 s ALERT" in line_of(running) and len(line_of(running)) <= 80
-    assert picture(running) is not None
 
 
 def test_metrics_of_a_finished_job_are_available(folder, capsys):  # noqa: F811
