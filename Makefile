@@ -29,7 +29,7 @@ help:
 	@echo "make chaos        jobs under random faults, SECONDS=600 SEED=1; see docs/design/chaos.md"
 	@echo "make mutate       change the product's code in small ways and see whether tests fail, FILES=springtide/job"
 	@echo "make setup-extra  what the tests marked 'extra' need"
-	@echo "make setup-frameworks  Hugging Face, DeepCTR-Torch, ONNX and trackers, which some tests and pages need (300 MB)"
+	@echo "make setup-frameworks  Hugging Face, DeepCTR-Torch, RecBole, ONNX and trackers, which some tests and pages need (300 MB)"
 	@echo "make sanitize     the native tests under ASan/UBSan and TSan; FUZZ_SECONDS=30 for each fuzz target"
 	@echo "make dashboard    the dashboard's page, where Node.js is installed; part of make env"
 	@echo "make wheel        dist/springtide-*.whl, which installs without a compiler; see docs/how-to/install.md"
@@ -132,7 +132,8 @@ setup-extra: $(STAMPS)/deps
 # Not a part of setup-extra, because tests would take longer than continuous integration may.
 setup-frameworks: setup-extra
 	@$(BIN)/pip install -q --no-compile -c constraints.txt accelerate transformers deepctr-torch onnx onnxscript onnxruntime \
-		tensorboardX tensorboard mlflow-skinny wandb
+		tensorboardX tensorboard mlflow-skinny wandb tabulate texttable
+	@$(BIN)/pip install -q --no-compile --no-deps -c constraints.txt recbole thop colorlog colorama  # it asks for an old Ray
 
 sanitize: $(STAMPS)/compile
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/sanitize

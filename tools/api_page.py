@@ -43,6 +43,7 @@ GUIDES = {
     "springtide.export": "how-to/export",
     "springtide.integrations.accelerate": "how-to/accelerate",
     "springtide.integrations.lightning": "how-to/lightning",
+    "springtide.integrations.recbole": "how-to/recbole",
     "springtide.integrations.transformers": "how-to/transformers",
     "springtide.launch.job_lookup": "how-to/submitting",
     "springtide.launch.submit": "how-to/submitting",
