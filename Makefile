@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NATIVE_BUILD := build/native
 STAMPS := .stamps
 EXTRAS := dev parquet export bench sim kafka tls k8s
-COMPILE := cmake ninja nanobind
+COMPILE := cmake ninja nanobind uv
 PAGE_SOURCES = $(shell find dashboard -name node_modules -prune -o -type f -print)
 NATIVE_SOURCES = $(shell find cpp -name '*.h' -o -name '*.cpp')
 
@@ -52,7 +52,7 @@ $(STAMPS)/compile: $(VENV)/pyvenv.cfg constraints.txt
 	@$(BIN)/pip install -qq --constraint constraints.txt $(COMPILE)
 	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/deps: $(STAMPS)/compile pyproject.toml tools/install tools/requirements.py tools/link_in_place.py
+$(STAMPS)/deps: $(STAMPS)/compile pyproject.toml tools/install tools/install_packages tools/requirements.py tools/link_in_place.py
 	@tools/install $(VENV) $(STAMPS)/requirements.txt $(EXTRAS)
 	@touch $@
 
