@@ -81,8 +81,8 @@ def backtest(
     every_s: float = DAY_S,
     last: int | None = None,
 ) -> BacktestScore:
-    """Score forecasts of the past. Each forecasts a day from the `known_days` before it, and there is one every
-    `every_s` seconds. `last` limits the test to the last forecasts."""
+    """Score forecasts of the past. A forecast begins every `every_s` seconds, and predicts a day from the `known_days`
+    before it. `last` limits the test to the last forecasts."""
     step, ahead = (round(seconds / history.step_s) for seconds in (every_s, DAY_S))
     starts = list(range(len(history.values) - ahead, known_days * history.day - 1, -step))[:last][::-1]
     if not starts or step < 1 or ahead < 1:

@@ -80,7 +80,7 @@ def settings_of(
 
 def gpu_of(spec: JobSpec, role: Role) -> float | None:
     """Return the GPU of a role. A worker gets the share in the spec. A data worker gets no reserved GPU, because only
-    GPU stages use one. Other roles get none.
+    GPU stages use a GPU. Other roles get none.
     """
     if role.kind is RoleKind.WORKER:
         return spec.worker_gpu
