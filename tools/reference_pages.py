@@ -44,12 +44,14 @@ code that logs the events.
 METRICS_HEAD = """# Metrics
 
 This page is for users of Prometheus. `springtide run --metrics-port 9464` serves these metrics during a job, and
-`springtide metrics JOB` prints them once, on any platform. Every metric has the label `job_name`, and `run`, the folder
-of the run. A metric without a value, such as a loss before the first report, is left out. `tools/reference_pages.py`
-writes this page from the code that makes the metrics.
+`springtide metrics JOB` prints them once, on any platform. One address, that of the master, has the metrics of every
+role; the label `role` tells processes apart, such as `worker-0`. Every metric has the labels `job_name`, and `run`, the
+folder of the run. A metric without a value, such as a loss before the first report, is left out. A counter of a role
+starts anew with its process. `deploy/grafana.json` is a Grafana dashboard of these metrics: import it, and choose the
+job. `tools/reference_pages.py` writes this page from `springtide/master/metrics.py`.
 
-| metric | kind | meaning |
-|---|---|---|
+| metric | kind | labels | meaning |
+|---|---|---|---|
 """
 EVENTS = {
     "agent_took_over": "A new agent found the processes of a lost agent and manages them.",
@@ -189,50 +191,13 @@ def logged() -> Iterator[tuple[str, list[str]]]:
 
 
 def metrics_page() -> str:
-    path = ROOT / "springtide" / "master" / "metrics.py"
-    rows = {name: (kind, words) for name, kind, words in metrics_in(path)}
-    return METRICS_HEAD + "".join(f"| `{name}` | {kind} | {words} |\n" for name, (kind, words) in sorted(rows.items()))
+    from springtide.master.metrics import METRICS
 
-
-def metrics_in(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
-    """Name, kind and help of the metrics in a module: of calls, and of rows of its tables."""
-    tree = ast.parse(path.read_text())
-    texts = {node.targets[0].id: node.value.value for node in ast.walk(tree) if is_text(node)}
-    for call in calls(path, "single", "Family"):
-        words = {word.arg: word.value for word in call.keywords} | dict(zip(("name", "help"), call.args, strict=False))
-        name, says, kind = (text_of(words.get(part), texts) for part in ("name", "help", "kind"))
-        if name:
-            yield name, kind or "gauge", says
-    for row in ast.walk(tree):
-        if (
-            isinstance(row, ast.Tuple)
-            and len(row.elts) in (3, 4)
-            and all(isinstance(cell, ast.Constant) for cell in row.elts)
-        ):
-            _, name, says, kind = [*(str(cell.value) for cell in row.elts), "gauge"][:4]
-            if name.startswith("springtide_"):
-                yield name, kind, says
-
-
-def is_text(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.targets[0], ast.Name)
-    )
-
-
-def text_of(node: ast.expr | None, texts: dict[str, str]) -> str:
-    """The text of an expression; empty if it is known only at run time."""
-    match node:
-        case ast.Constant():
-            return str(node.value)
-        case ast.Name():
-            return texts.get(node.id, "")
-        case ast.JoinedStr():
-            return "".join(
-                text_of(getattr(part, "value", None) if isinstance(part, ast.FormattedValue) else part, texts)
-                for part in node.values
-            )
-    return ""
+    rows = [
+        f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.help} |"
+        for metric in sorted(METRICS, key=lambda metric: metric.name)
+    ]
+    return METRICS_HEAD + "\n".join(rows) + "\n"
 
 
 def calls(path: pathlib.Path, *names: str) -> Iterator[ast.Call]:

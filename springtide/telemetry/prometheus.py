@@ -34,10 +34,6 @@ class Family:
     values: tuple[tuple[Labels, float], ...]
 
 
-def single(name: str, help: str, value: float | None, *, kind: Literal["gauge", "counter"] = "gauge") -> list[Family]:
-    return [] if value is None else [Family(name=name, help=help, kind=kind, values=(({}, float(value)),))]
-
-
 def text(families: Iterable[Family], labels: Labels) -> str:
     lines = []
     for family in families:

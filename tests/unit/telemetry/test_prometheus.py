@@ -19,7 +19,8 @@ from springtide.domain.spec.online_job import ForecastStatus, OnlineState, Onlin
 from springtide.master import metrics
 from springtide.rpc.messages.types import JobStatus, MemberReport, MemberView, RoleCount, RoleStatus, TrainingStatus
 from springtide.telemetry import prometheus
-from springtide.telemetry.prometheus import Family, MetricsServer, single, text
+from springtide.telemetry.prometheus import Family, MetricsServer, text
+from tests.architecture.sources import ROOT
 
 
 def test_each_metric_has_help_type_and_labels():
@@ -27,12 +28,6 @@ def test_each_metric_has_help_type_and_labels():
     assert text([lag], {"job": "a"}) == (
         "# HELP lag_seconds How long.\n# TYPE lag_seconds gauge\n"
         'lag_seconds{job="a",partition="3"} 1.5\nlag_seconds{job="a"} 2\n'
-    )
-
-
-def test_unknown_value_is_omitted():
-    assert single("x", "X.", None) == [] and text(single("x_total", "X.", 3, kind="counter"), {}).endswith(
-        "\nx_total 3\n"
     )
 
 
@@ -45,7 +40,7 @@ def test_label_values_with_quotes_and_newlines_are_escaped():
     ("value", "said"), [(math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN"), (0.1, "0.1"), (1e300, "1e+300")]
 )
 def test_non_finite_values_have_prometheus_names(value, said):
-    assert text(single("x", "X.", value), {}).splitlines()[-1] == f"x {said}"
+    assert text([Family(name="x", help="X.", values=(({}, value),))], {}).splitlines()[-1] == f"x {said}"
 
 
 ONLINE = OnlineState(
@@ -63,10 +58,14 @@ WORKER = MemberView(
     role=Role(RoleKind.WORKER, 1),
     alive=True,
     joined=True,
+    report=MemberReport(step=7, seconds={"total": 2.5, "data": 0.5}),
     usage=RoleUsage(role=Role(RoleKind.WORKER, 1), incarnation=0, cpu_s=12.5, memory=1000),
 )
 SERVER = MemberView(
-    role=Role(RoleKind.SERVER, 0), alive=True, joined=True, report=MemberReport(counters={"rows": 7.0, "evicted": 3.0})
+    role=Role(RoleKind.SERVER, 0),
+    alive=True,
+    joined=True,
+    report=MemberReport(counters={"rows": 7.0, "evicted": 3.0, "lookup_ns": 2e9}),
 )
 STATUS = JobStatus(
     name="clicks",
@@ -89,6 +88,9 @@ def test_status_is_rendered_in_prometheus_format():
         'springtide_samples_total{job_name="clicks",run="clicks-2"} 90',
         'springtide_roles_wanted{job_name="clicks",run="clicks-2",role="worker"} 3',
         'springtide_role_cpu_seconds_total{job_name="clicks",run="clicks-2",role="worker-1"} 12.5',
+        'springtide_worker_steps_total{job_name="clicks",run="clicks-2",role="worker-1"} 7',
+        'springtide_worker_step_seconds_total{job_name="clicks",run="clicks-2",role="worker-1",part="data"} 0.5',
+        'springtide_server_busy_seconds_total{job_name="clicks",run="clicks-2",role="server-0",kind="read"} 2',
         'springtide_table_rows{job_name="clicks",run="clicks-2",role="server-0"} 7',
         'springtide_table_rows_evicted_total{job_name="clicks",run="clicks-2",role="server-0"} 3',
         'springtide_stream_slo_violation_ratio{job_name="clicks",run="clicks-2"} 0.026',
@@ -100,6 +102,24 @@ def test_status_is_rendered_in_prometheus_format():
     ):
         assert line in told.splitlines()
     assert told.count("# TYPE") == len({line.split()[2] for line in told.splitlines() if line.startswith("# TYPE")})
+
+
+def test_every_metric_is_declared_once_with_its_labels():
+    names = [metric.name for metric in metrics.METRICS]
+    assert len(names) == len(set(names)) and all(name.startswith("springtide_") for name in names)
+    declared = {metric.name: metric for metric in metrics.METRICS}
+    for family in metrics.families(STATUS):
+        metric = declared[family.name]
+        assert all(set(labels) == set(metric.labels) for labels, _ in family.values), family.name
+        assert (metric.kind == "counter") == metric.name.endswith("_total"), family.name
+
+
+def test_grafana_dashboard_uses_metrics_that_exist():
+    text = (ROOT / "deploy" / "grafana.json").read_text()
+    panels = msgspec.json.decode(text)["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    unknown = set(re.findall(r"springtide_\w+", text)) - {metric.name for metric in metrics.METRICS}
+    assert not unknown, "change deploy/grafana.json"
 
 
 def test_gpu_worker_has_its_metrics():
