@@ -122,6 +122,7 @@ class Agent:
             lambda life: self._launch(life, ProcessLimits(), host=plan.advertise),
             next_term or master_keeper.counting(),
             awake=self._awake,
+            silence_s=plan.spec.silence_s,
             disk_s=plan.spec.disk_s,
             say=say,
         )
@@ -271,13 +272,7 @@ class Agent:
 
     async def _ask(self, master: connection.RpcConnection, request: Request) -> Reply:
         """Send the master a request. Give up when the master is silent for too long, or when the user kills the job."""
-        silence_s = self.plan.spec.silence_s
-        try:
-            return await self._unless_killed(self._awake.within(silence_s, master.ask(request)))
-        except TimeoutError:
-            raise errors.MasterUnreachable(
-                f"the master has been silent for {silence_s:g} s: its process hangs or is stopped"
-            ) from None
+        return await self._unless_killed(self._keeper.reply(master.ask(request)))
 
     async def _unless_killed(self, work: Coroutine[Any, Any, Result]) -> Result:
         return await master_keeper.unless(self._killed, work, Killed)

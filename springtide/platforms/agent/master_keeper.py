@@ -31,6 +31,8 @@ READ_S = 0.2  # seconds between two readings of the clock during a wait
 MOST_S = 0.5
 START_S = 60.0  # longest wait in seconds for a master to start on a busy machine; if the process exits, the wait ends
 MOST_START_S = 960.0  # the wait doubles up to this after a master that was too slow: the next one is as slow
+MOST_SILENCE_S = 240.0  # likewise for a reply, unless the job allows longer silences
+STEADY_S = 300.0  # a master that has served for so many seconds is not slow
 SHORT_LIFE_S = 1.0  # seconds; a master that exits this soon after it began to listen has done no work
 SHORT_LIVES = 5  # after this many short-lived masters in a row, the job fails
 # seconds to wait for the exit of the process after its connection closes, because the exit status shows the reason
@@ -107,6 +109,7 @@ class MasterSupervisor:
         next_term: NextTerm,
         *,
         awake: AwakeClock,
+        silence_s: float,
         disk_s: float = 0.0,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -118,6 +121,8 @@ class MasterSupervisor:
         self._gone = asyncio.Event()
         self._listened_at: float | None = None
         self._short_lives, self._start_s = 0, START_S
+        self._silence_s = self._reply_s = silence_s
+        """Longest wait for a reply: of a job's rules, and of the current master."""
 
     async def start(self) -> MasterLocation:
         term = await self._numbered()
@@ -190,6 +195,21 @@ class MasterSupervisor:
                 self._say(f"{folder} accepts no files ({why}): the next master waits for up to {self._disk_s:g} s")
                 logged = True
             await asyncio.sleep(ROOM_LOOK_S)
+
+    async def reply(self, asking: Coroutine[Any, Any, Result]) -> Result:
+        """Return the master's reply. Raise MasterUnreachable if the master is silent for too long. The next master gets
+        twice the time, because it may be just as slow on a starved machine, and to replace it takes longer still."""
+        try:
+            reply = await self._awake.within(self._reply_s, asking)
+        except TimeoutError:
+            silent_s = self._reply_s
+            self._reply_s = min(2 * silent_s, max(MOST_SILENCE_S, self._silence_s))
+            raise errors.MasterUnreachable(
+                f"the master has been silent for {silent_s:g} s: its process hangs or is stopped"
+            ) from None
+        if self._listened_at is not None and self._awake.now() - self._listened_at >= STEADY_S:
+            self._reply_s = self._silence_s
+        return reply
 
     async def while_alive(self, work: Coroutine[Any, Any, Result]) -> Result:
         return await unless(self._gone, work, lambda: errors.MasterUnreachable(str(self.last_exit)))

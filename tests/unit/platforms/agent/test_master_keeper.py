@@ -56,7 +56,7 @@ def kept(tmp_path, monkeypatch):
 
     def make(play, next_term=None, **more):
         platform, launch = Scripted(files, play), lambda life: RoleLaunch(life=life, module="none")
-        more = {"awake": AwakeClock(), **more}
+        more = {"awake": AwakeClock(), "silence_s": 3.0, **more}
         return platform, master_keeper.MasterSupervisor(
             platform, files, launch, next_term or master_keeper.counting(), **more
         )
@@ -113,6 +113,38 @@ def test_each_master_after_one_that_is_too_slow_gets_twice_the_time(kept, monkey
     asyncio.run(play())
     waits = [record.getMessage().partition("did not listen within ")[2][:6] for record in caplog.records]
     assert waits == ["0.05 s", "0.1 s."]
+
+
+def test_each_master_after_one_that_was_silent_too_long_gets_twice_the_time_to_reply(kept, monkeypatch):
+    monkeypatch.setattr(master_keeper, "MOST_SILENCE_S", 0.3)
+    platform, keep = kept(Scripted.listen, silence_s=0.1)
+    told = []
+
+    async def play():
+        await keep.start()
+        for _ in range(3):
+            with pytest.raises(errors.MasterUnreachable) as silent:
+                await keep.reply(asyncio.Event().wait())
+            told.append(str(silent.value).partition(": ")[0])
+            await keep.replace(silent.value)
+
+    asyncio.run(play())
+    assert told == [f"the master has been silent for {seconds} s" for seconds in ("0.1", "0.2", "0.3")]
+    assert platform.killed == [1, 2, 3]
+
+
+def test_a_master_that_has_served_for_long_is_not_given_more_time(kept, monkeypatch):
+    monkeypatch.setattr(master_keeper, "STEADY_S", 0.0)
+    _, keep = kept(Scripted.listen, silence_s=0.1)
+
+    async def play():
+        await keep.start()
+        for _ in range(2):
+            with pytest.raises(errors.MasterUnreachable, match=r"silent for 0\.1 s"):
+                await keep.reply(asyncio.Event().wait())
+            assert await keep.reply(asyncio.sleep(0, "here")) == "here"
+
+    asyncio.run(play())
 
 
 def test_masters_that_keep_dying_at_once_fail_the_job_with_their_log(kept):
