@@ -53,6 +53,8 @@ class JobEnded(AssertionError):
 class ChaosJob:
     """One job over several commands: a job that is killed as a whole continues with `--resume`."""
 
+    settings = ("--heartbeat", "0.2", "--silence", "3", "--checkpoint-every", "0.5")
+
     def __init__(self, folder, mode, seed, *, kinds=frozenset(), topic=None):
         """`kinds`: faults for which the job must be prepared. `topic`: makes records in Kafka; its URL and the
         records.
@@ -114,7 +116,7 @@ class ChaosJob:
         words = ["--name", NAME, "--sync", mode.sync, "--cache", mode.cache, "--seed", str(self.seed % 1000)]
         words += ["--workers", str(mode.workers), "--servers", str(mode.servers), "--no-guards", "--slots", "64"]
         words += ["--data-workers", str(mode.data_workers or "off"), "--relaunches", "1000", "--online", "off"]
-        words += ["--heartbeat", "0.2", "--silence", "3", "--checkpoint-every", "0.5", "--history", ""]
+        words += [*self.settings, "--history", ""]
         words += ["--tls"] * mode.tls
         words += ["--checkpoint-dir", str(self.folder / "saved")] * ("rival" in self.kinds)
         words += ["--memory", "1G"] * ("out of memory" in self.kinds)

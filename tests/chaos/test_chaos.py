@@ -1,10 +1,11 @@
-"""A slice of `make chaos`: two jobs with fixed faults, one of them in each test run; and the choice of modes."""
+"""A slice of `make chaos`: two jobs with fixed faults, of which one runs in each test run. Also modes and long runs."""
 
 import pytest
 
-from tests.chaos import faults, modes, nemesis, schedule
+from tests.chaos import faults, modes, nemesis, overload, schedule, soak
 from tests.chaos.modes import Mode
 from tests.chaos.schedule import Schedule, Step
+from tests.process import disks
 
 SOURCES = ["map", "iterable", "log", "kafka"]
 
@@ -51,3 +52,24 @@ def test_a_job_keeps_its_promises_under_faults(tmp_path, mode, steps):
     outcome = runs.run(0, mode, Schedule("7:0", steps))
     print(outcome)
     assert not outcome.violations, str(outcome)
+
+
+@pytest.mark.process
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_job_under_light_chaos_neither_slows_down_nor_grows(tmp_path):
+    watch, found = soak.soak(tmp_path, 600.0, 1)
+    lines, broken = soak.report(watch, 600.0)
+    assert not [*found, *broken], "\n".join(lines)
+
+
+@disks.needs_root
+@pytest.mark.process
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_server_with_too_many_workers_keeps_its_throughput(tmp_path):
+    job = overload.Overload(tmp_path, 20.0)
+    try:
+        assert job.run() == []
+    finally:
+        job.command.close()
