@@ -98,6 +98,20 @@ def counting() -> NextTerm:
     return next_term
 
 
+class DoublingLimit:
+    """A time limit in seconds that doubles for each next master after one that was too slow."""
+
+    def __init__(self, least: float, most: float) -> None:
+        self._least, self._most = least, max(least, most)
+        self.seconds = least
+
+    def double(self) -> None:
+        self.seconds = min(2 * self.seconds, self._most)
+
+    def reset(self) -> None:
+        self.seconds = self._least
+
+
 class MasterSupervisor:
     """Supervisor of one master at a time. The previous master is dead before the next one starts."""
 
@@ -120,9 +134,9 @@ class MasterSupervisor:
         self.why_replaced = ""
         self._gone = asyncio.Event()
         self._listened_at: float | None = None
-        self._short_lives, self._start_s = 0, START_S
-        self._silence_s = self._reply_s = silence_s
-        """Longest wait for a reply: of a job's rules, and of the current master."""
+        self._short_lives = 0
+        self._starting = DoublingLimit(START_S, MOST_START_S)
+        self._replying = DoublingLimit(silence_s, MOST_SILENCE_S)
 
     async def start(self) -> MasterLocation:
         term = await self._numbered()
@@ -134,13 +148,13 @@ class MasterSupervisor:
         self._gone.clear()
         self._listened_at = None
         self._platform.start(self._launch(Life(MASTER, self.term)), self._ended)
-        deadline = self._awake.now() + self._start_s
+        deadline = self._awake.now() + self._starting.seconds
         while (location := addresses.read_master(self._files.master)) is None or location.term != self.term:
             if self._gone.is_set() or self._awake.now() > deadline:
                 how = str(self.last_exit)
                 if not self._gone.is_set():
-                    how = f"the master did not listen within {self._start_s:g} s"
-                    self._start_s = min(2 * self._start_s, MOST_START_S)
+                    how = f"the master did not listen within {self._starting.seconds:g} s"
+                    self._starting.double()
                 raise errors.MasterUnreachable(f"the master did not start: {how}. {self._reason()}")
             await asyncio.sleep(0.01)
         if location.error:
@@ -200,15 +214,15 @@ class MasterSupervisor:
         """Return the master's reply. Raise MasterUnreachable if the master is silent for too long. The next master gets
         twice the time, because it may be just as slow on a starved machine, and to replace it takes longer still."""
         try:
-            reply = await self._awake.within(self._reply_s, asking)
+            reply = await self._awake.within(self._replying.seconds, asking)
         except TimeoutError:
-            silent_s = self._reply_s
-            self._reply_s = min(2 * silent_s, max(MOST_SILENCE_S, self._silence_s))
+            silent_s = self._replying.seconds
+            self._replying.double()
             raise errors.MasterUnreachable(
                 f"the master has been silent for {silent_s:g} s: its process hangs or is stopped"
             ) from None
         if self._listened_at is not None and self._awake.now() - self._listened_at >= STEADY_S:
-            self._reply_s = self._silence_s
+            self._replying.reset()
         return reply
 
     async def while_alive(self, work: Coroutine[Any, Any, Result]) -> Result:
