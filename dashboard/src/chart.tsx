@@ -68,8 +68,9 @@ export function Chart(props: ChartProps) {
     const made = plot.current;
     if (!made) return;
     // do not disturb a zoomed chart: a double click shows everything again
-    const all = made.data[0];
-    const zoomed = all.length > 1 && (made.scales.x!.min! > all[0]! || made.scales.x!.max! < all[all.length - 1]!);
+    const before = made.data[0];
+    const { min, max } = made.scales.x!;
+    const zoomed = min != null && max != null && before.length > 1 && (min > before[0]! || max < before.at(-1)!);
     made.setData(columns(props.lines), !zoomed);
     if (zoomed) made.redraw();
   });
@@ -86,7 +87,7 @@ export function Chart(props: ChartProps) {
 
 function options(now: { current: ChartProps }, width: number, height: number): uPlot.Options {
   const props = now.current;
-  const unit = (value: number | null) => (value === null || value === undefined ? "–" : (now.current.unit ?? short)(value));
+  const unit = (value: number | null) => (value === null || value === undefined ? "" : (now.current.unit ?? short)(value));
   const axis = { stroke: css("dim"), grid: { stroke: css("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
   return {
     width: Math.max(100, width),
@@ -95,12 +96,12 @@ function options(now: { current: ChartProps }, width: number, height: number): u
     cursor: { points: { size: 6 }, drag: { x: true, y: false, dist: 5 } },
     legend: { live: true },
     axes: [
-      { ...axis, values: (_, times) => times.map((at) => clock(at)), space: 80 },
+      { ...axis, values: (_, times) => times.map((at) => clock(at)), space: 80, size: 30 },
       { ...axis, values: (_, values) => values.map(unit), size: 56 },
     ],
     scales: { x: { time: true }, y: { range: (_, low, high) => range(now.current, low, high) } },
     series: [
-      { label: "time", value: (_, at) => (at === null ? "–" : clock(at)) },
+      { label: "time", value: (_, at) => (at === null ? "" : clock(at)) },
       ...props.lines.map((line) => ({
         label: line.name,
         stroke: css(line.color),
@@ -130,6 +131,7 @@ function drawMarkers(made: uPlot, props: ChartProps) {
   const { ctx, bbox } = made;
   const ratio = devicePixelRatio;
   ctx.save();
+  ctx.setLineDash([]);
   if (props.level) {
     const y = Math.round(made.valToPos(props.level.value, "y", true));
     ctx.strokeStyle = css(props.level.color);

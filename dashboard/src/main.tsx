@@ -3,16 +3,20 @@
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { get, takeToken } from "./api";
+import { Control } from "./control";
 import { type Live, useLive } from "./live";
 import { Badge, Empty } from "./parts";
 import "./style.css";
 import type { ServerInfo } from "./types";
 import { Checkpoints } from "./views/checkpoints";
+import { Data } from "./views/data";
 import { Jobs } from "./views/jobs";
 import { Logs } from "./views/logs";
 import { Nodes } from "./views/nodes";
 import { Overview } from "./views/overview";
+import { Plan } from "./views/plan";
 import { Step } from "./views/step";
+import { Tables } from "./views/tables";
 import { Timeline } from "./views/timeline";
 
 export interface ViewProps {
@@ -27,7 +31,10 @@ const VIEWS = [
   ["timeline", "Timeline", Timeline],
   ["step", "Step", Step],
   ["nodes", "Nodes", Nodes],
+  ["data", "Data", Data],
+  ["tables", "Tables", Tables],
   ["checkpoints", "Checkpoints", Checkpoints],
+  ["plan", "Plan", Plan],
   ["logs", "Logs", Logs],
 ] as const;
 
@@ -99,6 +106,7 @@ function App() {
         {lost || live?.page.trouble ? <p class="banner" role="status">{lost || live!.page.trouble}</p> : null}
         {error ? <Empty>{error}</Empty> : null}
         {place.view === "jobs" && info ? <Jobs info={info} /> : null}
+        {info?.control && live?.page.running && place.view === "overview" ? <Control key={place.job} job={place.job} page={live.page} /> : null}
         {View && place.job && live && info && status < 400 ? <View job={place.job} live={live} info={info} options={place.options} /> : null}
         {View && place.job && !live && !lost ? <Empty>Reading {place.job}…</Empty> : null}
         {place.job && !View ? <Empty>There is no view “{place.view}”.</Empty> : null}

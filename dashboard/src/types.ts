@@ -22,6 +22,14 @@ export interface CacheUse {
   flushes?: number;
 }
 
+export interface Candidate {
+  shape: Shape;
+  cost: number;
+  throughput: number | null;
+  chosen?: boolean;
+  now?: boolean;
+}
+
 export interface Checkpoint {
   number: number;
   at: number;
@@ -125,6 +133,14 @@ export interface JobHistory {
 
 export interface JobList {
   jobs: JobRow[];
+}
+
+export interface JobMap {
+  slots?: SlotMap;
+  shards?: ShardMap;
+  partitions?: PartitionLag[];
+  memory?: string[];
+  short_of_memory?: boolean;
 }
 
 export interface JobPage {
@@ -272,7 +288,27 @@ export interface OnlineTotals {
   worker_hours?: number;
 }
 
+export interface PartitionLag {
+  partition: number;
+  backlog: number;
+  lag_s: number;
+  owner?: number | null;
+}
+
 export type PartitionView = [number, number, number, number];
+
+export interface PlanPage {
+  policy: string;
+  why: string;
+  notes: string[];
+  measured: number | null;
+  model: string;
+  shapes: string;
+  candidates: Candidate[];
+  least: Shape;
+  most: Shape;
+  now: Shape | null;
+}
 
 export interface PlanningStatus {
   stage?: string;
@@ -358,6 +394,19 @@ export interface Shape {
   worker_gpu?: number;
 }
 
+export interface ShardMap {
+  states?: string;
+  total?: number;
+}
+
+export interface SlotMap {
+  owners?: number[];
+  bytes?: number[];
+  requests?: number[];
+  goals?: Record<string, number>;
+  epoch?: number;
+}
+
 export type StepSums = [number, number, number, number, number];
 
 export interface StreamCounts {
@@ -398,4 +447,12 @@ export interface TrainingStatus {
   staleness?: number | null;
   staleness_p50?: number | null;
   cache?: CacheUse | null;
+}
+
+export interface TriedShape {
+  shape: Shape;
+  cost?: number | null;
+  throughput?: number | null;
+  allowed?: boolean;
+  why?: string;
 }

@@ -23,3 +23,8 @@ def scale(handle: JobHandle, order: ScaleOrder) -> Done:
 def stop(handle: JobHandle) -> Done:
     handle.ask(messages.StopRequest(f"stopped: {WHY}"))
     return Done(what="draining: workers finish their current batch")
+
+
+def checkpoint(handle: JobHandle) -> Done:
+    handle.ask(messages.CheckpointRequest())
+    return Done(what="a checkpoint begins")

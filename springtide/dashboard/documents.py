@@ -197,10 +197,18 @@ class PlanPage(Document, frozen=True, kw_only=True):
     candidates: tuple[Candidate, ...]
     least: Shape
     most: Shape
-    tried: Candidate | None = None
-    """The shape that the user asked about."""
-    refused: str = ""
-    """Why that shape is not allowed; empty if it is."""
+    now: Shape | None
+
+
+class TriedShape(Document, frozen=True, kw_only=True):
+    """What the planner expects of a shape."""
+
+    shape: Shape
+    cost: float | None = None
+    throughput: float | None = None
+    allowed: bool = False
+    why: str = ""
+    """Why there is no prediction, or why the job may not have this shape."""
 
 
 class Done(Document, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from springtide import __version__, errors
-from springtide.dashboard import control
+from springtide.dashboard import control, plan_explorer
 from springtide.dashboard.documents import (
     CheckpointList,
     Document,
@@ -17,11 +17,15 @@ from springtide.dashboard.documents import (
     JobPage,
     LogPage,
     Nothing,
+    PlanPage,
     ScaleOrder,
     ServerInfo,
+    TriedShape,
 )
 from springtide.dashboard.job_reader import JobReader
+from springtide.domain.core.shape import Shape
 from springtide.platforms.agent.job_handle import JobHandle
+from springtide.rpc.messages.types import JobMap
 
 T = TypeVar("T")
 
@@ -47,12 +51,13 @@ class ApiCall(NamedTuple):
     def handle(self) -> JobHandle:
         return self.sources.reader.find(self.parameters["job"])
 
-    def value(self, name: str, kind: type[T], default: T) -> T:
+    def value(self, name: str, kind: Any, default: T) -> T:
         """Return a value of the query."""
         if name not in self.query:
             return default
         try:
-            return msgspec.convert(self.query[name], kind, strict=False)
+            found: T = msgspec.convert(self.query[name], kind, strict=False)
+            return found
         except msgspec.ValidationError as error:
             raise errors.BadInput(f"{name}={self.query[name]!r}: {error}") from None
 
@@ -68,8 +73,8 @@ class Endpoint(NamedTuple):
 
     path: str
     summary: str
-    answer: type[Document]
-    call: Callable[[ApiCall], Document]
+    answer: type[msgspec.Struct]
+    call: Callable[[ApiCall], msgspec.Struct]
     query: Mapping[str, tuple[type, str]] = {}
     """Values of the query, each with its type and its meaning."""
     body: type[Document] | None = None
@@ -88,6 +93,15 @@ def info(call: ApiCall) -> ServerInfo:
         folder=where.platform if where.remote else where.folder,
         job=sources.job,
         control=sources.control,
+    )
+
+
+def shape_of(call: ApiCall) -> Shape:
+    return Shape(
+        workers=call.value("workers", int, 1),
+        servers=call.value("servers", int, 1),
+        worker_cpu=call.value("worker_cpu", float, 1.0),
+        server_cpu=call.value("server_cpu", float, 1.0),
     )
 
 
@@ -132,6 +146,38 @@ ENDPOINTS = (
             "lines": (int, "Number of last lines of each role. Default: 200."),
             "search": (str, "Only lines that contain this text, in any case."),
         },
+    ),
+    Endpoint(
+        f"{JOB}/map",
+        "Where every slot, shard and partition of a running job is.",
+        JobMap,
+        lambda call: call.sources.reader.map(call.handle),
+    ),
+    Endpoint(
+        f"{JOB}/plan",
+        "What the planner decides about a job now, with its alternatives.",
+        PlanPage,
+        lambda call: plan_explorer.explore(call.handle, call.value("epoch", int | None, None)),
+        {"epoch": (int, "Instead of now: at the plan of this epoch, if the event `plan` of that epoch is explained.")},
+    ),
+    Endpoint(
+        f"{JOB}/plan/shape",
+        "Expected throughput and cost of one shape.",
+        TriedShape,
+        lambda call: plan_explorer.try_shape(call.handle, shape_of(call)),
+        {
+            "workers": (int, "Number of workers."),
+            "servers": (int, "Number of servers."),
+            "worker_cpu": (float, "Cores of each worker."),
+            "server_cpu": (float, "Cores of each server."),
+        },
+    ),
+    Endpoint(
+        f"{JOB}/checkpoint",
+        "Begin a checkpoint of a running job now. Needs --allow-control.",
+        Done,
+        lambda call: control.checkpoint(call.handle),
+        body=Nothing,
     ),
     Endpoint(
         f"{JOB}/scale",

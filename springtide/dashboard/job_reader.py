@@ -32,7 +32,8 @@ from springtide.launch import checkpoint_list, job_lookup
 from springtide.launch.job_lookup import JobLocation
 from springtide.platforms.agent.job_handle import JobHandle
 from springtide.platforms.local.job_handle import LocalJobHandle
-from springtide.rpc.messages.types import JobStatus
+from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobMap, JobStatus
 from springtide.telemetry import event_sentences, events, output, progress
 from springtide.telemetry.logs import RunFiles
 from springtide.telemetry.progress import ProgressPoint
@@ -119,6 +120,11 @@ class JobReader:
         kept = {path.stem for path in files.views.glob("*.json")} if files is not None else set()
         return EventList(events=tuple(event_of(number, story[number], kept) for number in range(first, len(story))))
 
+    def map(self, handle: JobHandle) -> JobMap:
+        found = handle.ask(messages.MapRequest())
+        assert isinstance(found, JobMap)
+        return found
+
     def checkpoints(self, handle: JobHandle, *, verify: bool = False) -> CheckpointList:
         found = checkpoint_list.listed(self._events(handle), verify=verify)
         usable = any(row["outcome"] == "complete" and (row["kept"] or row["uploaded"]) for row in found)
@@ -202,7 +208,7 @@ def event_of(number: int, event: dict[str, Any], kept: set[str]) -> EventRow:
         role=str(event.get("role", "")),
         why=str(why),
         inputs={name: value for name, value in event.items() if name not in (*KEPT_FIELDS, "status")},
-        explained=event["event"] == "plan" and str(event.get("view", "")) in kept,
+        explained=event["event"] == "plan" and event["outcome"] == "taken" and str(event.get("epoch")) in kept,
     )
 
 

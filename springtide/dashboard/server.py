@@ -1,6 +1,7 @@
 """Runs the dashboard's web server on a socket: in the process of `springtide dashboard`, or as `python -m
 springtide.dashboard.server` for `springtide run` (`dormant_server`)."""
 
+import logging
 import socket
 import sys
 
@@ -20,6 +21,8 @@ CLOSE_S = 1  # seconds that open live updates keep the server after it was told 
 
 def serve(listener: socket.socket, sources: DashboardSources, rules: AccessRules) -> None:
     """Serve until SIGINT or SIGTERM."""
+    # the end of the server ends live updates, which is no error
+    logging.getLogger("uvicorn.error").addFilter(lambda record: not str(record.msg).startswith("Cancel "))
     settings = uvicorn.Config(
         app.build(sources, rules),
         log_config=None,

@@ -53,7 +53,13 @@ def senders_of(request: Request) -> tuple[RoleKind, ...]:
             return (RoleKind.DATA_WORKER,)
         case messages.EvictionNotice():
             return (request.role.kind, *RULERS)
-        case messages.JoinAgent() | messages.StopRequest() | messages.ScaleRequest() | messages.BoundsRequest():
+        case (
+            messages.JoinAgent()
+            | messages.StopRequest()
+            | messages.ScaleRequest()
+            | messages.BoundsRequest()
+            | messages.CheckpointRequest()
+        ):
             return RULERS
     return ()
 

@@ -19,6 +19,7 @@ from springtide.master.core.context import MasterContext
 from springtide.master.core.progress import UsageTable
 from springtide.master.core.record import JobRecord
 from springtide.master.data.shared_values import ShufflerList, StalenessGate, ValueGatherer
+from springtide.master.job_map import map_of
 from springtide.master.parts import MasterParts
 from springtide.master.servers.migration import SlotMigration
 from springtide.rpc.messages import coordination, data_workers, messages
@@ -231,6 +232,8 @@ class CommandRequests:
         self._context, self._parts = context, parts
         self.handlers: Handlers = {
             messages.StatusRequest: lambda request: status(),
+            messages.MapRequest: lambda request: map_of(context, parts),
+            messages.CheckpointRequest: lambda request: parts.checkpoints.hasten(),
             messages.PlaceRequest: lambda request: messages.PlaceReply(context.record.scripts.place_for(request.rank)),
             messages.StopRequest: lambda request: context.apply(events.StopRequested(request.why)),
             messages.ScaleRequest: self._scale,

@@ -174,6 +174,7 @@ def advised_by(spec: JobSpec, files: logs.RunFiles) -> AdviserSetup | None:
         name=files.root.name,
         wall=time.time,
         show=lambda shown: planner_views.write(files.view, shown),
+        keep=lambda epoch: planner_views.keep(files, epoch),
         thread=AdviserThread(),
     )
 

@@ -4,8 +4,10 @@ The class `_File` defines the fields; `examples/plan_job.yaml` is a complete exa
 unbounded numbers as inf. An error names the line and the field. Next: `springtide plan`.
 """
 
+import contextlib
 import dataclasses
 import math
+import os
 import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +22,10 @@ from springtide.domain.plan.view import ClusterView, JobView, LaunchTime, PastJo
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.file_input import InputFile
 from springtide.telemetry import events
+from springtide.telemetry.logs import RunFiles
 
+MOST_KEPT = 32
+"""Views of past plans to keep; each has some 20 kB, or more with many profiles."""
 LEFT_OUT: Mapping[type, Mapping[str, Any]] = {
     ResourceBudget: {"cpu": math.inf, "memory": math.inf},
     Profile: {"at": 0.0},
@@ -53,6 +58,28 @@ def write(path: pathlib.Path, shown: PlannerView) -> None:
     content = {**msgspec.to_builtins(shown.view), "planning": msgspec.to_builtins(shown.config)}
     with events.disk_errors(path):
         private_files.replace(path, msgspec.json.encode(_plain(content)))
+
+
+def keep(files: RunFiles, epoch: int) -> None:
+    """Keep the present view as the one behind the plan of this epoch, so that people can see its alternatives later. A
+    file system without hard links keeps none."""
+    with contextlib.suppress(OSError):
+        files.views.mkdir(mode=private_files.FOLDER, exist_ok=True)
+        os.link(files.view, files.views / f"{epoch}.json")
+        for old in sorted(files.views.glob("*.json"), key=lambda path: int(path.stem))[:-MOST_KEPT]:
+            old.unlink()
+
+
+def path_of(files: RunFiles, epoch: int | None = None) -> pathlib.Path:
+    """Return the file with the last view of a run, or with the view behind the plan of an epoch."""
+    path = files.view if epoch is None else files.views / f"{epoch}.json"
+    if not path.exists():
+        raise errors.MissingFile(
+            f"job {files.root.name} has no {path.name}: its size is fixed, or the job has no measurements yet. "
+            "Only jobs without --workers and --servers are planned. To plan without a job, give a file, such as "
+            "examples/plan_job.yaml"
+        )
+    return path
 
 
 def _plain(value: Any) -> Any:

@@ -1,10 +1,12 @@
 /* CPU, memory and GPU of each role. */
 
 import { useState } from "preact/hooks";
+import { jobPath } from "../api";
 import { bytes, duration, percent, plural } from "../format";
 import { link, type ViewProps } from "../main";
 import { Badge, Card, Empty, Meter, roleName } from "../parts";
-import type { MemberView } from "../types";
+import { usePoll } from "../poll";
+import type { JobMap, MemberView } from "../types";
 
 /** Cores that a role used between two statuses; null if unknown. */
 export function coresOf(member: MemberView, before: MemberView | undefined, seconds: number): number | null {
@@ -20,6 +22,7 @@ export function Nodes({ job, live }: ViewProps) {
   const before = new Map((first.status.members ?? []).map((member) => [roleName(member), member]));
   const kinds = [...new Set(members.map((member) => member.role.kind))];
   const chosen = members.filter((member) => !kind || member.role.kind === kind);
+  const { found: map } = usePoll<JobMap>(live.page.running ? `${jobPath(job)}/map` : "", 5000);
   const gpus = members.some((member) => member.usage?.gpu);
   if (!members.length) return <Empty>No roles are known: {live.page.running ? "the job has just begun." : "the command that ran the job was killed, so its last status is missing."}</Empty>;
   return (
@@ -32,6 +35,7 @@ export function Nodes({ job, live }: ViewProps) {
         </div>
         <span class="dim">{plural(chosen.length, "role")}{live.page.running ? "" : "; the figures are of the job's last status"}</span>
       </div>
+      <Forecast map={map} running={live.page.running} />
       <Card title="CPU and memory">
         <div class="scroll"><table>
           <thead>
@@ -46,6 +50,17 @@ export function Nodes({ job, live }: ViewProps) {
         </table></div>
       </Card>
     </>
+  );
+}
+
+/** Whether a server will run out of memory, as the master's guard forecasts it. */
+function Forecast({ map, running }: { map: JobMap | null; running: boolean }) {
+  if (!running || !map) return null;
+  const forecasts = map.memory ?? [];
+  return (
+    <Card title={map.short_of_memory ? "Memory will run out" : "Memory of servers ahead"}>
+      {forecasts.length ? <ul>{forecasts.map((text) => <li key={text} class={text.includes("full after") ? "bad" : ""}>{text}</li>)}</ul> : <Empty>No forecast: it needs servers with a memory limit (--memory), and some measurements of their growth.</Empty>}
+    </Card>
   );
 }
 

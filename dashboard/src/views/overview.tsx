@@ -2,11 +2,14 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { Chart, type Line, type Marker } from "../chart";
+import { jobPath } from "../api";
 import { bytes, clock, duration, percent, short, whole } from "../format";
 import type { Live } from "../live";
 import { link, type ViewProps } from "../main";
 import { Card, Empty, Facts, Tile, shown } from "../parts";
-import type { EventRow } from "../types";
+import { usePoll } from "../poll";
+import type { EventRow, PlanPage } from "../types";
+import { Candidates } from "./plan";
 
 const DECISIONS: Record<string, string> = { plan: "orange", decision: "purple", online: "orange", feeding: "teal", alert: "red", lost: "red", failed: "red", master_replaced: "red" };
 
@@ -60,7 +63,7 @@ function Tiles({ live }: { live: Live }) {
     <dl class="tiles">
       <Tile label="Samples" value={short(status.samples ?? 0)} note={data.shards_total && !status.online ? `${percent(done)} of the shards` : undefined} />
       <Tile label={running ? "Samples/s" : "Samples/s, mean"} value={short(rate)} />
-      {running && left && done > 0.02 ? <Tile label="Left, at this pace" value={duration((live.page.now - live.page.began_at) * (left / done))} /> : null}
+      {running && left && done > 0.02 ? <Tile label="Left, at this pace" value={duration((training.trained_s ?? 0) * (left / done))} /> : null}
       {training.loss != null ? <Tile label="Loss" value={training.loss.toFixed(4)} /> : null}
       {Object.entries(training.metrics ?? {}).map(([name, value]) => <Tile key={name} label={name} value={Number.isInteger(value) ? whole(value) : value.toFixed(4)} />)}
       <Tile label="Workers" value={count(roles.workers)} />
@@ -170,10 +173,24 @@ function Decisions({ job, live, decisions, selected, onSelect }: DecisionProps) 
   );
 }
 
+/** The candidates of a plan, computed again from the inputs that the master kept. */
+function Alternatives({ job, epoch }: { job: string; epoch: number }) {
+  const { found, error } = usePoll<PlanPage>(`${jobPath(job)}/plan?epoch=${epoch}`, 0);
+  if (!found) return <p class="dim">{error || "Computing the alternatives…"}</p>;
+  return (
+    <details open>
+      <summary>{found.candidates.length} alternatives, by cost</summary>
+      <Candidates candidates={found.candidates} />
+      <p class="dim small">{found.model}</p>
+    </details>
+  );
+}
+
 function Decision({ job, event }: { job: string; event: EventRow }) {
   const facts = Object.entries(event.inputs ?? {}).filter(([, value]) => value !== null && value !== "" && !(Array.isArray(value) && !value.length));
   return (
     <div class="detail">
+      {event.explained ? <Alternatives job={job} epoch={Number(event.inputs!.epoch)} /> : null}
       <Facts facts={[["At", clock(event.at)], ...(event.why ? [["Why", event.why] as [string, string]] : []), ...facts.map(([name, value]) => [name, name.includes("bytes") ? bytes(Number(value)) : shown(value)] as [string, string])]} />
       <p>
         <a href={link(job, "logs", `around=${event.at}${event.role ? `&role=${event.role}` : ""}`)}>Logs at this time</a>{" "}

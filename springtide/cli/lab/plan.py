@@ -14,7 +14,6 @@ import typer
 from rich import box as rich_box
 from rich import console, table
 
-from springtide import errors
 from springtide.cli.common.options import RUNS, Json, Runs, verb
 from springtide.cli.common.render import WIDTH, print_json, wrap
 from springtide.domain.core.shape import Shape
@@ -82,13 +81,7 @@ def found(source: str | None, folder: str) -> pathlib.Path:
     if source is not None and (source.endswith(FILES) or pathlib.Path(source).is_file()):
         return pathlib.Path(source)
     run = job_lookup.pick_local(source, folder)
-    if not run.files.view.exists():
-        raise errors.MissingFile(
-            f"job {run.job} has no {run.files.view.name}: its size is fixed, or the job has no measurements yet. "
-            "Only jobs without --workers and --servers are planned. To plan without a job, give a file, such as "
-            "examples/plan_job.yaml"
-        )
-    return run.files.view
+    return planner_views.path_of(run.files)
 
 
 def is_spec(path: pathlib.Path) -> bool:

@@ -413,6 +413,20 @@ class AsyncLedger(SharedLedger):
             void=self.void,
         )
 
+    def shard_states(self) -> str:
+        todo = self.todo
+        begun = min(todo.running + bool(todo.cut), todo.shards)
+        states = ["d"] * begun + ["p"] * (0 if self.card.endless and todo.length is None else todo.shards - begun)
+        for piece in (*todo.returned, *todo.failed):
+            states[piece.running] = "p"
+        if todo.cut:
+            states[todo.running] = "p"
+        for lease in self.leases.values():
+            states[lease.running] = "l"
+        for poisoned in self.poisoned:
+            states[poisoned.shard - self.base] = "x"
+        return "".join(states)
+
     def to_state(self) -> AsyncLedgerState:
         todo = self.todo
         return AsyncLedgerState(

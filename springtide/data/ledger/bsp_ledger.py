@@ -158,6 +158,10 @@ class BspLedger:
         self.done_by[seat] += 1
         return True
 
+    def shard_states(self) -> str:
+        done, begun = min(self.done_by), max(self.leased_to)
+        return "d" * done + "l" * (begun - done) + "p" * (self.numbers - begun)
+
     def totals(self) -> Totals:
         """Return the shards by state. A shard is done when every rank has trained its part."""
         done = min(self.done_by)

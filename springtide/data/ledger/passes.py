@@ -80,6 +80,13 @@ class Passes:
     def leases(self) -> tuple[tuple[DatasetCard, LeaseKey, ShardLease], ...]:
         return tuple((ledger.card, key, lease) for ledger in self.ledgers() for key, lease in ledger.leases.items())
 
+    def shard_states(self) -> str:
+        """Return one letter for each shard of all passes that are not streams: p pending, l leased, d done, x given
+        up. A partly trained shard counts as pending or leased."""
+        return "".join(
+            ledger.shard_states() for ledger in self.passes if not isinstance(ledger, StreamLedger | BspStreamLedger)
+        )
+
     @property
     def samples_done(self) -> int:
         """Trained samples of all passes, plus stream offsets without a record to train."""

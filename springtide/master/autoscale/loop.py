@@ -51,6 +51,8 @@ class AdviserSetup:
     """Wall clock, for records that outlive the job."""
     show: Callable[[PlannerView], None] = lambda _: None
     """Function that saves the view that the adviser gets, for people to read."""
+    keep: Callable[[int], None] = lambda _: None
+    """Function that keeps the saved view as the one behind the plan of an epoch."""
     thread: AdviserThread | None = None
     """Thread of the adviser; None means that the adviser runs in the caller's event loop."""
 
@@ -222,6 +224,8 @@ class Autoscaler:
 
     def _take(self, plan: ShapePlan, notes: tuple[str, ...]) -> None:
         stage = self._context.state.planned.stage
+        assert self._advised is not None
+        self._advised.keep(self._context.state.planned.epoch)
         self._log_plan("taken", plan, plan.reason, notes=notes)
         self._apply(events.PlanTaken(plan.shape, plan.stage or stage, plan.reason))
 

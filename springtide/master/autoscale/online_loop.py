@@ -38,7 +38,7 @@ from springtide.master.core.context import MasterContext, without_numbers
 from springtide.planning.online import capacity_model, decision
 from springtide.planning.online.capacity_model import Kind, solver
 from springtide.planning.online.slo_metrics import SloSums
-from springtide.rpc.messages.types import MemberReport
+from springtide.rpc.messages.types import MemberReport, PartitionLag
 from springtide.telemetry.events import Series
 from springtide.telemetry.logs import RunFiles
 
@@ -419,6 +419,21 @@ class OnlineAutoscaler:
                 worker_hours=kept.worker_hours,
             ),
             stream=counts_of(total, unkept_why=self._notes.unkept_why),
+        )
+
+    def partitions(self, now: float) -> tuple[PartitionLag, ...]:
+        """Return the backlog and the lag of each partition, with the worker that reads it."""
+        flows, speedup = self._context.record.book.flows(), self._job.speedup
+        owners = {number: known.owner for ledger in flows for number, known in ledger.partitions.items()}
+        lags = self._streams.lags(now)
+        return tuple(
+            PartitionLag(
+                partition=number,
+                backlog=max(0, part.end - part.trained),
+                lag_s=lags[number] * speedup,
+                owner=owners.get(number),
+            )
+            for number, part in sorted(self._streams.known.items())
         )
 
     def _store_notes(self, now: float) -> None:

@@ -75,16 +75,17 @@ class StreamStats:
         return sum(max(0, part.end - part.trained) for part in self.known.values())
 
     def lag_s(self, at: float) -> float:
-        waits = (
-            lag_s(
-                at,
-                came=part.ends.arrived_at(part.trained),
-                stamped=part.oldest_at - self._since if part.oldest_at else -math.inf,
-            )
-            for part in self.known.values()
-            if part.end > part.trained and (part.oldest_at or part.ends.arrived_at(part.trained) is not None)
-        )
-        return max(waits, default=0.0)
+        return max((self._lag_of(part, at) for part in self.known.values()), default=0.0)
+
+    def lags(self, at: float) -> dict[int, float]:
+        """Return the waiting time of the oldest untrained record of each partition."""
+        return {partition: self._lag_of(part, at) for partition, part in self.known.items()}
+
+    def _lag_of(self, part: PartitionStats, at: float) -> float:
+        came = part.ends.arrived_at(part.trained)
+        if part.end <= part.trained or not (part.oldest_at or came is not None):
+            return 0.0
+        return lag_s(at, came=came, stamped=part.oldest_at - self._since if part.oldest_at else -math.inf)
 
     @property
     def total(self) -> StreamUse:

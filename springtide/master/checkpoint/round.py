@@ -233,6 +233,9 @@ class CheckpointStore:
         assigned = all(holder == DONE for holder in record.shared.claims.values())
         return assigned and at >= self._next_at, False
 
+    def hasten(self, at: float) -> None:
+        self._next_at = min(self._next_at, at)
+
     def due_at_step(self, record: JobRecord, at: float, *, last: bool = False) -> int:
         """Return the number of the checkpoint that a bsp group should begin after its next step; 0 if none is due."""
         state = record.state

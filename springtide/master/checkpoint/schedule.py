@@ -140,6 +140,15 @@ class CheckpointSchedule:
             log.info("checkpoint %d begins; the previous checkpoint is %d", order.number, order.base)
             self._context.changed.wake_all()
 
+    def hasten(self) -> None:
+        """Let the next checkpoint begin now instead of at the end of the interval."""
+        name, phase = self._context.state.spec.name, self._context.state.phase
+        if not self.saving.rules.on:
+            raise errors.BadInput(f"job {name} makes no checkpoints: --checkpoint-every is 0")
+        if phase is not JobPhase.RUNNING:
+            raise errors.BadInput(f"job {name} is {phase}, so it begins no checkpoint now")
+        self.saving.hasten(self._clock())
+
     def due_at_step(self, *, last: bool = False) -> int:
         """Return the number of the checkpoint for which a bsp group should pause, because the interval has passed or
         the group ends. Return 0 if no checkpoint is due.

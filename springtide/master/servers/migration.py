@@ -105,7 +105,7 @@ class SlotMigration:
         """Servers of the newest goal, until only the servers that stay own slots."""
         self._again = False
         self._planning: asyncio.Task[None] | None = None
-        self._loads = SlotLoads()
+        self.loads = SlotLoads()
         self._epochs: dict[LeaseHolder, int] = {}
         """Epoch of the placement that each worker incarnation uses."""
         self._moved = 0
@@ -120,8 +120,13 @@ class SlotMigration:
     def moving(self) -> int:
         return len(self._goal)
 
+    @property
+    def goals(self) -> dict[int, int]:
+        """Return the target server of each slot that should move."""
+        return dict(self._goal)
+
     def bytes_on(self, rank: int) -> float:
-        return sum(self._loads.bytes.get(slot, 0.0) for slot in self._slots_of(rank))
+        return sum(self.loads.bytes.get(slot, 0.0) for slot in self._slots_of(rank))
 
     def _slots_of(self, rank: int) -> tuple[int, ...]:
         placed = self._record.slots.placement
@@ -163,7 +168,7 @@ class SlotMigration:
         if not self._record.slots.owners:
             return
         counts = slot_loads.unpack(packed, len(self._record.slots.owners))
-        self._loads.add_counts(role.rank, counts)
+        self.loads.add_counts(role.rank, counts)
         if holding is not None:
             self.calling.answered(role, holding, frozenset(count.slot for count in counts))
             if holding.closed and not counts:
@@ -283,7 +288,7 @@ class SlotMigration:
     async def _plan(self, stay: tuple[int, ...]) -> None:
         owners = self._record.slots.owners
         load = [
-            placement.SlotLoad(bytes=self._loads.bytes.get(slot, 0.0), requests=self._loads.requests.get(slot, 0.0))
+            placement.SlotLoad(bytes=self.loads.bytes.get(slot, 0.0), requests=self.loads.requests.get(slot, 0.0))
             for slot in range(len(owners))
         ]
         by_rank = {node.role.rank: node for node in self._record.state.of_kind(RoleKind.SERVER)}

@@ -64,6 +64,20 @@ def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> t
         )
 
 
+def predict(view: ClusterView, config: PlanningConfig, shape: Shape) -> ShapeOption | str:
+    """Return what the planner expects of one shape of the view's first job, or why it expects nothing."""
+    job = view.jobs[0]
+    here = measurements.now(job)
+    pace = measurements.pace_of(job, here.throughput) if here else CoreSpeed()
+    with np.errstate(all="ignore"):
+        (model,) = fit.fit_many([(job.profiles, job.facts)], [pace])
+        if isinstance(model, str):
+            return model
+        speed = min(float(model.predict(shape)), measurements.ceiling_of(pace, shape))
+    now = job.shape is not None and _alike(shape, job.shape)
+    return ShapeOption(shape=shape, cost=cost(shape, config.prices), throughput=speed, now=now)
+
+
 def _one(
     job: JobView,
     measured: float | None,

@@ -198,6 +198,14 @@ class StatusRequest(Request, frozen=True):
     """Asks for the job's status."""
 
 
+class MapRequest(Request, frozen=True):
+    """Asks where every slot, shard and partition is. The answer is `JobMap`."""
+
+
+class CheckpointRequest(Request, frozen=True):
+    """Begin the next checkpoint now. The answer is `Ok`."""
+
+
 class StopRequest(Request, frozen=True):
     """Drain the job: workers finish their current batch and stop."""
 

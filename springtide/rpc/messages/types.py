@@ -215,6 +215,49 @@ class JobStatus(Reply, frozen=True):
     online: OnlineState | None = None
 
 
+class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
+    """Owner and load of every slot."""
+
+    owners: tuple[int, ...] = ()
+    """Rank of each slot's server; empty until all servers listen."""
+    bytes: tuple[float, ...] = ()
+    requests: tuple[float, ...] = ()
+    """Keys that were pulled from or pushed to each slot between two recent reports of its server, smoothed."""
+    goals: dict[int, int] = {}
+    """Target server of each slot that should move."""
+    epoch: int = 0
+
+
+class ShardMap(msgspec.Struct, frozen=True, kw_only=True):
+    """State of every shard of all passes, in order, as one letter each: p pending, l leased, d done, x given up. If
+    there are too many shards, a letter stands for several: the state of the one that is furthest from done."""
+
+    states: str = ""
+    total: int = 0
+
+
+class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
+    """Backlog of one partition of a stream."""
+
+    partition: int
+    backlog: int
+    lag_s: float
+    owner: int | None = None
+    """Rank of the worker that reads the partition."""
+
+
+class JobMap(Reply, frozen=True, kw_only=True):
+    """Where every slot, shard and partition of a job is, for people. The status is too frequent for so much detail."""
+
+    slots: SlotMap = SlotMap()
+    shards: ShardMap = ShardMap()
+    partitions: tuple[PartitionLag, ...] = ()
+    memory: tuple[str, ...] = ()
+    """Forecast of each server's memory, in words."""
+    short_of_memory: bool = False
+    """True if a forecast says that a server will run out of memory."""
+
+
 class RestoreOrder(RpcMessage, frozen=True):
     """Slots to restore from a checkpoint before serving (`server.recovery.restore`)."""
 

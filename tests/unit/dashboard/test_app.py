@@ -4,13 +4,14 @@ import json
 import os
 import pathlib
 import time
+import urllib.parse
 
 import pytest
 
 from springtide.dashboard import app, openapi
 from springtide.dashboard.endpoints import ENDPOINTS
 from springtide.domain.spec.online_job import OnlinePoint
-from springtide.telemetry import logs, progress
+from springtide.telemetry import logs, planner_views, progress
 from springtide.telemetry.events import Series
 from tests.architecture import sources
 from tests.unit.cli.show.test_status import FAILED, FINISHED, folder, make_past_run  # noqa: F401 - folder is a fixture
@@ -163,3 +164,33 @@ def test_status_that_changes_is_sent_again(page, files):
 def test_job_of_one_shape_has_no_prediction(folder):  # noqa: F811
     files = make_past_run(folder, "good", began_at=1.0, status=FINISHED)
     assert ask(application(pathlib.Path(files.root.parent)), "/api/jobs/good/history").json["predicted"] == []
+
+
+def test_plan_of_a_job_is_explained_and_shapes_can_be_tried(folder):  # noqa: F811
+    told = [("plan", PLAN | {"epoch": 4})]
+    files = make_past_run(folder, "planned", began_at=1.0, status=FINISHED, told=told)
+    page = application(files.root.parent)
+    assert "its size is fixed" in ask(page, "/api/jobs/planned/plan").json["error"]
+    planner_views.write(files.view, planner_views.read(sources.ROOT / "examples" / "plan_job.yaml"))
+    planner_views.keep(files, 4)
+    assert ask(page, "/api/jobs/planned/events").json["events"][0]["explained"]
+    for query in ("", "?epoch=4"):
+        found = ask(page, f"/api/jobs/planned/plan{query}").json
+        assert found["why"] and any(candidate["now"] for candidate in found["candidates"]), found
+    now = found["now"]
+    known = next(candidate for candidate in found["candidates"] if candidate["now"])
+
+    def tried_with(**changed):
+        query = urllib.parse.urlencode({name: value for name, value in (now | changed).items() if value})
+        return ask(page, f"/api/jobs/planned/plan/shape?{query}")
+
+    tried = tried_with().json
+    assert tried["throughput"] == pytest.approx(known["throughput"]) and tried["allowed"]
+    tried = tried_with(workers=5000).json
+    assert not tried["allowed"] and "quota" in tried["why"]
+    assert tried_with(workers=-1).status == 400
+
+
+def test_map_of_an_ended_job_says_that_it_is_over(page):
+    reply = ask(page, "/api/jobs/clicks/map")
+    assert reply.status == 400 and "does not run" in reply.json["error"]

@@ -12,6 +12,7 @@ from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
 from springtide.domain.plan.view import ClusterView, FindingKind, GuardFinding, JobView, LaunchTime, PastJob, RoleUse
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningIdentity
 from springtide.telemetry import planner_views
+from springtide.telemetry.logs import RunFiles
 from springtide.telemetry.planner_views import PlannerView
 
 SMALL = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.25)
@@ -109,3 +110,16 @@ def test_duplicate_job_names_and_a_missing_file_are_refused(tmp_path):
         planner_views.read(path)
     with pytest.raises(errors.MissingFile, match="plan_job"):
         planner_views.read(tmp_path / "none.yaml")
+
+
+def test_views_behind_the_newest_plans_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(planner_views, "MOST_KEPT", 2)
+    files = RunFiles(tmp_path)
+    with pytest.raises(errors.MissingFile, match=r"has no view\.json: its size is fixed"):
+        planner_views.path_of(files)
+    planner_views.keep(files, 0)  # nothing to keep yet
+    for epoch in (9, 10, 11):
+        planner_views.write(files.view, whole_view())
+        planner_views.keep(files, epoch)
+    assert sorted(path.name for path in files.views.iterdir()) == ["10.json", "11.json"]
+    assert planner_views.read(planner_views.path_of(files, 11)).view.jobs[0].name == "ads"

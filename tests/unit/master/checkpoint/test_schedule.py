@@ -28,6 +28,7 @@ from springtide.rpc.messages.checkpoints import SaveOrder, SaveReport, SaveReque
 from springtide.rpc.messages.coordination import AtStep, GroupRequest
 from springtide.rpc.messages.data_workers import PACKAGE_KEY
 from springtide.rpc.messages.types import RestoreOrder
+from springtide.rpc.transport.listener import Peer
 from springtide.server import checkpoints, recovery
 from springtide.telemetry.events import EventLog
 from tests.unit.checkpoint import stores
@@ -575,3 +576,26 @@ def test_bsp_group_with_a_cache_returns_to_its_checkpoint_after_a_broken_step(tm
         interrupted.cancel()
 
     test_schedule.with_job(test, tmp_path, sync="bsp")
+
+
+def test_checkpoint_that_a_person_asks_for_begins_now(tmp_path):
+    async def test(job):
+        await job.train()
+        job.tick()
+        for rank in (0, 1):
+            await job.save(rank)
+        job.tick()
+        assert job.master.parts.checkpoints.saving.round is None, "the interval has just begun"
+        await job.master.handle(Peer(address="a command"), messages.CheckpointRequest())
+        job.tick()
+        assert job.master.parts.checkpoints.saving.round is not None
+
+    with_job(test, tmp_path)
+
+
+def test_job_without_checkpoints_refuses_to_begin_one(tmp_path):
+    async def test(job):
+        with pytest.raises(errors.BadInput, match="makes no checkpoints"):
+            await job.master.handle(Peer(address="a command"), messages.CheckpointRequest())
+
+    with_job(test, tmp_path, rules=CheckpointRules())
