@@ -13,7 +13,7 @@ NATIVE_SOURCES = $(shell find cpp -name '*.h' -o -name '*.cpp')
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env native native-tests dashboard wheel demo test test-k8s check format docs bench soak chaos mutate docs-site setup-extra setup-frameworks sanitize chart clean
+.PHONY: help env native native-tests dashboard wheel demo test test-k8s check format docs bench soak chaos mutate docs-site setup-extra setup-frameworks setup-browser sanitize chart clean
 
 help:
 	@echo "make env          .venv with everything, the native core built in place"
@@ -30,6 +30,7 @@ help:
 	@echo "make mutate       change the product's code in small ways and see whether tests fail, FILES=springtide/job"
 	@echo "make setup-extra  what the tests marked 'extra' need"
 	@echo "make setup-frameworks  Hugging Face, DeepCTR-Torch, RecBole, ONNX and trackers, which some tests and pages need (300 MB)"
+	@echo "make setup-browser  chromium and Playwright, which the tests of the dashboard's page need (as root, on Debian)"
 	@echo "make sanitize     the native tests under ASan/UBSan and TSan; FUZZ_SECONDS=30 for each fuzz target"
 	@echo "make dashboard    the dashboard's page, where Node.js is installed; part of make env"
 	@echo "make wheel        dist/springtide-*.whl, which installs without a compiler; see docs/how-to/install.md"
@@ -134,6 +135,11 @@ setup-frameworks: setup-extra
 	@$(BIN)/pip install -q --no-compile -c constraints.txt accelerate transformers deepctr-torch onnx onnxscript onnxruntime \
 		tensorboardX tensorboard mlflow-skinny wandb tabulate texttable
 	@$(BIN)/pip install -q --no-compile --no-deps -c constraints.txt recbole thop colorlog colorama  # it asks for an old Ray
+
+# Debian's browser; Playwright's own download is not needed.
+setup-browser: $(STAMPS)/deps dashboard
+	@command -v chromium >/dev/null || apt-get install -qq -y --no-install-recommends chromium
+	@$(BIN)/pip install -q --no-compile -c constraints.txt playwright
 
 sanitize: $(STAMPS)/compile
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/sanitize

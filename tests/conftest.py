@@ -35,10 +35,12 @@ hypothesis.settings.register_profile("soak", max_examples=1000, deadline=None, p
 _extra_skipped: set[str] = set()
 EXTRA = "make setup-extra"
 FRAMEWORKS = "make setup-frameworks"
+BROWSER = "make setup-browser"
 PACKAGES = {
     "aiohttp": "make env",
     "cryptography": "make env",
     "confluent_kafka": "make env",
+    "playwright": BROWSER,
     "ray": EXTRA,
     "torchrec": EXTRA,
     "psycopg": EXTRA,

@@ -324,3 +324,11 @@ def test_roles_with_certificates_of_their_own_kind_are_served(tmp_path):
         await master.handle(Peer(address="worker", certified="worker"), messages.StatusRequest())
 
     with_desk(test, tmp_path)
+
+
+def test_job_without_checkpoints_refuses_to_begin_one(tmp_path):
+    async def test(master, clock):
+        with pytest.raises(errors.BadInput, match="makes no checkpoints"):
+            await master.handle(Peer(address="a command"), messages.CheckpointRequest())
+
+    with_desk(test, tmp_path)

@@ -591,11 +591,3 @@ def test_checkpoint_that_a_person_asks_for_begins_now(tmp_path):
         assert job.master.parts.checkpoints.saving.round is not None
 
     with_job(test, tmp_path)
-
-
-def test_job_without_checkpoints_refuses_to_begin_one(tmp_path):
-    async def test(job):
-        with pytest.raises(errors.BadInput, match="makes no checkpoints"):
-            await job.master.handle(Peer(address="a command"), messages.CheckpointRequest())
-
-    with_job(test, tmp_path, rules=CheckpointRules())
