@@ -16,8 +16,7 @@ import time
 import pytest
 
 from springtide.dashboard import app
-from springtide.platforms.local.job_handle import LocalJobHandle
-from springtide.telemetry import logs, planner_views, progress
+from springtide.telemetry import events, planner_views, progress
 from tests.architecture import sources
 from tests.unit.cli.show.test_status import FINISHED, make_past_run
 
@@ -246,10 +245,9 @@ def test_page_of_a_live_job_shows_live_data_in_every_view(tmp_path):
             assert page.evaluate(CONTRASTS) == [], view
         before = page.inner_text(".tile dd")
         until(page, "before => document.querySelector('.tile dd').innerText !== before", before)
-        (run,) = logs.find_runs(tmp_path / ".springtide" / "runs")
-        members = LocalJobHandle(run).status().members
-        worker = next(member for member in members if str(member.role) == "worker-1")
-        os.kill(worker.pid, signal.SIGKILL)
+        story = events.read(tmp_path / ".springtide" / "runs" / "train" / "events.jsonl")
+        worker = next(event for event in story if event["event"] == "joined" and event["role"] == "worker-1")
+        os.kill(worker["pid"], signal.SIGKILL)
         until(page, "() => document.querySelector('.story').innerText.includes('relaunch worker-1')")
         page.wait_for_timeout(12_000)
         PICTURES.mkdir(exist_ok=True)
