@@ -61,6 +61,7 @@ export interface CheckpointStatus {
 }
 
 export interface DataStatus {
+  epoch?: EpochProgress | null;
   shards_done?: number;
   shards_leased?: number;
   shards_total?: number;
@@ -73,6 +74,12 @@ export interface DataStatus {
 
 export interface Done {
   what: string;
+}
+
+export interface EpochProgress {
+  number: number;
+  done: number;
+  samples: number;
 }
 
 export interface EventList {
@@ -155,6 +162,7 @@ export interface JobPage {
   mean_samples_per_s: number;
   decision: string;
   places: Record<string, string>;
+  planned: boolean;
   trouble?: string;
 }
 

@@ -69,6 +69,8 @@ class JobPage(Document, frozen=True, kw_only=True):
     """Samples per second over the whole training."""
     decision: str
     places: dict[str, str]
+    planned: bool
+    """True if the job's planner has saved a view, so that the plan can be shown."""
     trouble: str = ""
     """Why this status may be old; empty if the master has answered."""
 

@@ -68,7 +68,7 @@ class JobReader:
     def page(self, handle: JobHandle) -> JobPage:
         """Return the job's status. If the master of a running job does not answer, return what is known, with the
         reason."""
-        running, trouble = handle.running(), ""
+        running, files, trouble = handle.running(), files_of(handle), ""
         try:
             status = handle.status()
         except (errors.SpringtideError, OSError) as error:
@@ -91,6 +91,7 @@ class JobReader:
             mean_samples_per_s=trained / training.trained_s if training.trained_s else 0.0,
             decision=f"{master.decision}: {master.decision_why}" if master.decision_why else master.decision,
             places=dict(handle.places),
+            planned=files is not None and files.view.exists(),
             trouble=trouble,
         )
 

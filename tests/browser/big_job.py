@@ -57,9 +57,19 @@ class BigJob:
             roles=RoleStatus(workers=RoleCount(WORKERS, WORKERS), servers=RoleCount(SERVERS, SERVERS)),
         )
         return JobPage(
-            name="big", running=True, platform="local", script="train.py", arguments=(), began_at=BEGAN, now=now,
-            status=status, mean_samples_per_s=4e5, decision="", places={}
-        )  # fmt: skip
+            name="big",
+            running=True,
+            platform="local",
+            script="train.py",
+            arguments=(),
+            began_at=BEGAN,
+            now=now,
+            status=status,
+            mean_samples_per_s=4e5,
+            decision="",
+            places={},
+            planned=False,
+        )
 
     def member(self, number, now):
         kind = RoleKind.SERVER if number < SERVERS else RoleKind.WORKER

@@ -236,7 +236,7 @@ def test_page_of_a_live_job_shows_live_data_in_every_view(tmp_path):
             "tables": "Hot slots",
             "checkpoints": "complete",
             "logs": "server-0",
-            "plan": "its size is fixed",
+            "plan": "plan of this job is not known",
             "overview": "Samples/s",
         }
         for view, text in live.items():

@@ -13,8 +13,12 @@ export const shapeText = (shape: Shape) =>
 const trim = (value: number) => String(Number(value.toPrecision(3)));
 
 export function Plan({ job, live }: ViewProps) {
-  const { found, error } = usePoll<PlanPage>(`${jobPath(job)}/plan`, live.page.running ? 10000 : 0);
+  const { found, error } = usePoll<PlanPage>(live.page.planned ? `${jobPath(job)}/plan` : "", live.page.running ? 10000 : 0);
   const [tried, setTried] = useState<TriedShape | null>(null);
+  if (!live.page.planned) {
+    const why = live.page.platform === "local" ? "its size is fixed (with --workers or --servers), or it has no measurements yet" : "its planner's files are on the cluster";
+    return <><div class="head"><h1>Plan</h1></div><Empty>The plan of this job is not known: {why}.</Empty></>;
+  }
   if (error && !found) return <><div class="head"><h1>Plan</h1></div><Empty>{error}</Empty></>;
   if (!found) return <Empty>Asking the planner…</Empty>;
   return (
