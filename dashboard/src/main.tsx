@@ -9,6 +9,7 @@ import { Badge, Empty } from "./parts";
 import "./style.css";
 import type { ServerInfo } from "./types";
 import { Checkpoints } from "./views/checkpoints";
+import { Cluster } from "./views/cluster";
 import { Data } from "./views/data";
 import { Jobs } from "./views/jobs";
 import { Logs } from "./views/logs";
@@ -96,6 +97,7 @@ function App() {
       </header>
       <nav aria-label="Views">
         <a href="#/jobs" aria-current={place.view === "jobs" ? "page" : undefined}>Jobs</a>
+        {info?.brain ? <a href="#/cluster" aria-current={place.view === "cluster" ? "page" : undefined}>Cluster</a> : null}
         {VIEWS.map(([id, title]) =>
           job ? (
             <a key={id} href={link(job, id)} aria-current={place.job && place.view === id ? "page" : undefined}>{title}</a>
@@ -107,6 +109,7 @@ function App() {
         {error ? <Empty>{error}</Empty> : null}
         {place.view === "jobs" && info ? <Jobs info={info} /> : null}
         {info?.control && live?.page.running && place.view === "overview" ? <Control key={place.job} job={place.job} page={live.page} /> : null}
+        {place.view === "cluster" ? <Cluster /> : null}
         {View && place.job && live && info && status < 400 ? <View job={place.job} live={live} info={info} options={place.options} /> : null}
         {View && place.job && !live && !lost ? <Empty>Reading {place.job}…</Empty> : null}
         {place.job && !View ? <Empty>There is no view “{place.view}”.</Empty> : null}

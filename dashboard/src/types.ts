@@ -8,6 +8,24 @@ export type BatchName = [number, number, number, number];
 
 export type Blame = "infrastructure" | "none" | "user";
 
+export interface BrainStatus {
+  address: string;
+  pid: number;
+  up_s: number;
+  database: string;
+  capacity: ResourceBudget;
+  held: ResourceBudget;
+  executors: ExecutorCount;
+  policies?: Record<string, string>;
+  jobs?: LiveJob[];
+  past?: number;
+  unreadable?: number;
+  consults?: number;
+  decisions?: number;
+  decision_s?: number;
+  trouble?: string;
+}
+
 export interface CacheUse {
   on?: boolean;
   why?: string;
@@ -95,6 +113,12 @@ export interface EventRow {
   why?: string;
   inputs?: Record<string, unknown>;
   explained?: boolean;
+}
+
+export interface ExecutorCount {
+  wanted: number;
+  pids?: number[];
+  lost?: number;
 }
 
 export interface FeedState {
@@ -203,6 +227,19 @@ export interface JobStatus {
 }
 
 export type LeftOut = [BatchName, number[], string];
+
+export interface LiveJob {
+  name: string;
+  user: string;
+  stage: string;
+  shape: Shape | null;
+  seen_s: number;
+  event?: string;
+  cause?: string;
+  policy?: string;
+  why?: string;
+  promised?: Shape | null;
+}
 
 export interface LiveUpdate {
   page: JobPage;
@@ -340,6 +377,12 @@ export interface ProgressPoint {
   lag_s?: number | null;
 }
 
+export interface ResourceBudget {
+  cpu: number;
+  memory: number;
+  gpu?: number;
+}
+
 export interface Role {
   kind: RoleKind;
   rank?: number;
@@ -389,6 +432,7 @@ export interface ServerInfo {
   version: string;
   folder: string;
   job: string;
+  brain: boolean;
   control: boolean;
 }
 

@@ -25,6 +25,8 @@ class ServerInfo(Document, frozen=True, kw_only=True):
     """Folder of runs, or the cluster that is searched for jobs."""
     job: str
     """Job to show first; empty if there is none."""
+    brain: bool
+    """True if a brain has served jobs here, so that the cluster can be shown."""
     control: bool
     """True if this dashboard may scale and stop jobs."""
 

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from springtide import __version__, errors
+from springtide.brain.service import queries
+from springtide.brain.service.messages import BrainStatus, Inspect
+from springtide.brain.service.queries import BrainLocation
 from springtide.dashboard import control, plan_explorer
 from springtide.dashboard.documents import (
     CheckpointList,
@@ -37,6 +40,7 @@ class DashboardSources(NamedTuple):
     job: str = ""
     """Job to show first."""
     control: bool = False
+    brain: BrainLocation = BrainLocation()
 
 
 class ApiCall(NamedTuple):
@@ -92,6 +96,7 @@ def info(call: ApiCall) -> ServerInfo:
         version=__version__,
         folder=where.platform if where.remote else where.folder,
         job=sources.job,
+        brain=sources.brain.known,
         control=sources.control,
     )
 
@@ -108,6 +113,12 @@ def shape_of(call: ApiCall) -> Shape:
 JOB = "/api/jobs/{job}"
 ENDPOINTS = (
     Endpoint("/api/info", "What this dashboard serves.", ServerInfo, info),
+    Endpoint(
+        "/api/brain",
+        "State of the brain that plans for many jobs: capacity, live jobs and their last decisions.",
+        BrainStatus,
+        lambda call: queries.ask(Inspect(), BrainStatus, call.sources.brain),
+    ),
     Endpoint("/api/jobs", "All jobs, newest first.", JobList, lambda call: call.sources.reader.jobs()),
     Endpoint(JOB, "A job at this moment.", JobPage, lambda call: call.sources.reader.page(call.handle)),
     Endpoint(

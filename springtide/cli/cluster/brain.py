@@ -13,13 +13,12 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from springtide import config as settings
 from springtide import errors
 from springtide.brain.decide import triggers
 from springtide.brain.decide.cluster_state import BrainRules
 from springtide.brain.service import messages as brain_messages
+from springtide.brain.service import queries
 from springtide.brain.service import serve as service
-from springtide.brain.service.advisers import RemoteAdviser
 from springtide.brain.store import store
 from springtide.cli.common.options import Debug, JsonOnly, command, pairs, verb_group
 from springtide.cli.common.render import print_result, short_time, wrap
@@ -29,12 +28,11 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.launch.spec import field_overrides
 from springtide.planning.policy import registry
 from springtide.rpc.messages import messages
-from springtide.rpc.transport import addresses
 from springtide.telemetry import logs
 from springtide.telemetry.host import gpus
 
 T = TypeVar("T")
-FOLDER = ".springtide/brain"
+FOLDER = queries.FOLDER
 LISTEN = "127.0.0.1:7790"
 
 group = verb_group(
@@ -209,25 +207,8 @@ def planning_config(given: Mapping[str, str], policy: str) -> PlanningConfig:
 
 
 def ask(request: Any, kind: type[T], at: BrainAddress) -> T:
-    folder = pathlib.Path(at.folder)
-    where = addresses.read_master(service.where_file(folder))
-    if not at.brain and where is None:
-        raise errors.BadInput(f"no brain has served from {folder}; give --folder, or --brain and --secret-file")
-    certificates = at.tls or (where.tls if where and at.brain in ("", where.address) else settings.load().brain_tls)
-    address = at.brain or (where.address if where else "")
-    secret = settings.read_secret(at.secret_file or str(service.secret_file(folder)), "the brain's secret")
-
-    async def asked() -> Any:
-        remote = RemoteAdviser(address, secret, certificates=certificates, connect_s=2.0, answer_s=10.0)
-        try:
-            return await remote.ask(request)
-        finally:
-            await remote.close()
-
-    reply = asyncio.run(asked())
-    if not isinstance(reply, kind):
-        raise errors.BrainUnreachable(f"the brain at {address} answered with {type(reply).__name__}")
-    return reply
+    where = queries.BrainLocation(folder=at.folder, address=at.brain, secret_file=at.secret_file, tls=at.tls)
+    return queries.ask(request, kind, where)
 
 
 def read_history(database: str, newest: int) -> brain_messages.Recalled:

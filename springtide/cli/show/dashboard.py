@@ -23,6 +23,9 @@ def dashboard(
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 for all addresses of this machine.", metavar="ADDRESS")
     ] = "127.0.0.1",
+    brain: Annotated[
+        str, typer.Option("--brain-folder", help="Folder of the brain whose jobs to show.", metavar="DIR")
+    ] = ".springtide/brain",
     control: Annotated[
         bool, typer.Option("--allow-control", help="Let the page scale and stop jobs.  [default: read-only]")
     ] = False,
@@ -32,6 +35,7 @@ def dashboard(
     Open the printed URL in a browser; it contains the token without which the server answers nothing. Ctrl-C ends the
     page, not the job.
     """
+    from springtide.brain.service.queries import BrainLocation
     from springtide.dashboard import app, server
     from springtide.dashboard.access import AccessRules
     from springtide.dashboard.endpoints import DashboardSources
@@ -45,7 +49,7 @@ def dashboard(
         if not app.is_built():
             print(app.NOT_BUILT, file=sys.stderr)
         print(f"{about}: {url_of(listener, token)} (Ctrl-C ends the page, not the job)", flush=True)
-        sources = DashboardSources(JobReader(where), first, control)
+        sources = DashboardSources(JobReader(where), first, control, BrainLocation(folder=brain))
         server.serve(listener, sources, AccessRules(host=host, token=token, control=control))
     return 0
 

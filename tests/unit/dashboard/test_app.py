@@ -194,3 +194,8 @@ def test_plan_of_a_job_is_explained_and_shapes_can_be_tried(folder):  # noqa: F8
 def test_map_of_an_ended_job_says_that_it_is_over(page):
     reply = ask(page, "/api/jobs/clicks/map")
     assert reply.status == 400 and "does not run" in reply.json["error"]
+
+
+def test_dashboard_without_a_brain_says_so(page, folder, monkeypatch):  # noqa: F811
+    assert not ask(page, "/api/info").json["brain"]
+    assert "no brain has served" in ask(page, "/api/brain").json["error"]
