@@ -137,6 +137,16 @@ class BatchFeed:
         finally:
             self._pool.forget(*(step for step, _ in window if step is not None))
 
+    def ask_again(self, indices: NDArray[np.int64], name: BatchName | None, leaves: tuple[int, ...]) -> Any:
+        """Return a batch that a data worker makes again, with these leaves; None if no data worker can make it."""
+        if not self._pool.workers:
+            return None
+        step = self._pool.request(WantedBatch(indices, name), leaves)
+        try:
+            return self._wait(step, None).tree
+        finally:
+            self._pool.forget(step)
+
     def _may_want_more(self, window: deque[tuple[int | None, WantedBatch]], fed: Callable[[], bool]) -> bool:
         if not window:
             return True

@@ -71,7 +71,7 @@ class DataWorkerFeed:
             if made is None or isinstance(made, Fed | UnreadableBatch):
                 yield made
             else:
-                yield received.receive(made, asked().indices, asked().name)
+                yield received.receive(made, asked().indices, asked().name, ask=self._feed.ask_again)
             if received.wrong:
                 # use no more batches from data workers; this worker makes the queued batches itself
                 self._feed.refuse()

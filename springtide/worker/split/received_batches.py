@@ -6,11 +6,13 @@ which reads its values on first use. At the first difference, the worker stops u
 controller.py.
 """
 
+import copy
 import functools
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils import _pytree
 
+from springtide import errors
 from springtide.data.source import SampleSource, as_batch
 from springtide.dataworker.feed.batch_rng import seeded
 from springtide.dataworker.split.program import arguments, payload
@@ -32,6 +35,9 @@ Indices = NDArray[np.int64]
 CHECKED = 64  # this worker also computes one of this many batches, and compares the results
 REREAD = 4  # this worker also reads one of this many compared batches from the data set
 Read = Callable[[], torch.Tensor]
+Ask = Callable[[Indices, BatchName | None, tuple[int, ...]], Any]
+"""Function that requests a batch with these leaves from data workers again, and returns None if no data worker can make
+it."""
 OF_TYPE = {
     torch.Tensor.long: torch.int64,
     torch.Tensor.int: torch.int32,
@@ -69,6 +75,8 @@ class ReceivedBatches:
         self.every = every
         self._source, self._seed = source, seed
         self._wanted: set[int] = set()
+        self._earlier: weakref.WeakSet[BatchAgain] = weakref.WeakSet()
+        """Batches that the loop has, and from which leaves are missing."""
         self._said = False
 
     def differs(self, why: str) -> None:
@@ -81,8 +89,17 @@ class ReceivedBatches:
     def own(self, indices: Indices) -> Fed:
         return Fed(as_batch(self._source.fetch(indices)))
 
-    def receive(self, tree: Mapping[str, Any], indices: Indices, name: BatchName | None = None) -> Fed:
+    def receive(
+        self,
+        tree: Mapping[str, Any],
+        indices: Indices,
+        name: BatchName | None = None,
+        *,
+        ask: Ask = lambda indices, name, leaves: None,
+    ) -> Fed:
         if not self.wrong and (why := self._stale(tree)):
+            for earlier in list(self._earlier):
+                earlier.keep()  # data workers end now, and only they still have the data set of these batches
             self.differs(why)
         if self.wrong:
             return self.own_named(indices, name)
@@ -98,7 +115,8 @@ class ReceivedBatches:
             if at := payload.difference(mine.batch, batch):
                 self.differs(f"{at} of the data set differs between this worker and a data worker")
                 return mine
-        again = BatchAgain(self.read_again, self.paths, indices, name)
+        again = BatchAgain(self, ask, indices, name)
+        self._earlier.add(again)
         # fill in leaves that the first stage did not send, even if a later stage failed
         batch = payload.filled(batch, again.stand_in)
         return Fed(batch, None if crossing is None else tuple(crossing), check and crossing is not None)
@@ -138,14 +156,23 @@ class ReceivedBatches:
         forward() reads them."""
         return tuple(range(len(self.paths))) if self.checks(name) else tuple(sorted(self._wanted))
 
-    def read_again(self, indices: Indices, name: BatchName | None, number: int) -> Any:
-        """Read the whole batch again in this worker, because the loop needs a leaf that was not sent."""
+    def on_reread(self, number: int) -> None:
+        """Count a batch that is read again, because the loop needs a leaf that was not sent."""
         self.reread += 1
         if number not in self._wanted:
             self._wanted.add(number)
             log.info(
                 "the loop reads %s after all, so data workers send it from now on",
                 arguments.spelled(self.paths[number]),
+            )
+
+    def read_here(self, indices: Indices, name: BatchName | None) -> Any:
+        """Read a batch again from this worker's data set. Raise BadInput if the data set has other samples by now."""
+        if self.data is not None and (changed := self.data.changed()):
+            raise errors.BadInput(
+                f"the loop reads a batch that came from data workers, but the data set has changed since ({changed}), "
+                "and no data worker can send the batch again. Change the data set before the loop takes the batch, or "
+                "use --split off"
             )
         with seeded(self._seed, name):
             return as_batch(self._source.fetch(indices))
@@ -214,31 +241,45 @@ class Absent(torch.Tensor):
 
 
 class BatchAgain:
-    """A batch that may have to be read again, but only once for all its leaves."""
+    """A batch that may have to be read again, but only once for all its leaves.
 
-    def __init__(
-        self,
-        read: Callable[[Indices, BatchName | None, int], Any],
-        paths: Sequence[arguments.Path],
-        indices: Indices,
-        name: BatchName | None,
-    ) -> None:
-        self._read, self._paths, self._indices, self._name = read, paths, indices, name
+    Data workers still have the data set with which they made the batch, and the script may have changed its own. So a
+    data worker reads the batch if possible.
+    """
+
+    def __init__(self, received: ReceivedBatches, ask: Ask, indices: Indices, name: BatchName | None) -> None:
+        self._received, self._ask, self._indices, self._name = received, ask, indices, name
         self._batch: Any = None
+        self._kept: Any = None
+        """The batch with its original values, which the loop cannot write to; None before `keep`."""
+
+    def keep(self) -> None:
+        """Request the batch now, because no data worker can send it later."""
+        self._kept = self._from_data_workers()
 
     def stand_in(self, left: payload.LeftTensor) -> Absent:
         read, fresh = functools.partial(self._leaf, left.number), functools.partial(self._fresh, left.number)
         return Absent(left.shape, payload.dtype_of(left), read, fresh)
 
     def _fresh(self, number: int) -> torch.Tensor:
-        leaf: torch.Tensor = leaf_at(self._read(self._indices, self._name, number), self._paths[number])
+        leaf: torch.Tensor = leaf_at(self._read(number), self._received.paths[number])
         return leaf
 
     def _leaf(self, number: int) -> torch.Tensor:
         if self._batch is None:
-            self._batch = self._read(self._indices, self._name, number)
-        leaf: torch.Tensor = leaf_at(self._batch, self._paths[number])
+            self._batch = self._read(number)
+        leaf: torch.Tensor = leaf_at(self._batch, self._received.paths[number])
         return leaf
+
+    def _read(self, number: int) -> Any:
+        self._received.on_reread(number)
+        batch = self._from_data_workers() if self._kept is None else copy.deepcopy(self._kept)
+        return self._received.read_here(self._indices, self._name) if batch is None else batch
+
+    def _from_data_workers(self) -> Any:
+        """Return the batch that a data worker makes again; None if none can, or if its data set changes too."""
+        tree = self._ask(self._indices, self._name, tuple(range(len(self._received.paths))))
+        return None if tree is None or "changed" in tree else tree["batch"]
 
 
 def leaf_at(batch: Any, path: Any) -> Any:

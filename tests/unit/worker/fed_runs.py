@@ -54,13 +54,16 @@ class Run:
         if self.package is None or self.wrong:
             return self.splitting.received.own(indices)
         name = BatchName(0, 0, self.number, len(indices))
-        tree = self.package.stages[0].run.keeping(indices, self.splitting.received.asks(name))
+        tree = self.ask(indices, name, self.splitting.received.asks(name))
+        return self.splitting.received.receive(tree, indices, name, ask=self.ask)
+
+    def ask(self, indices, name, leaves):
+        """Make a batch as a data worker does, with these leaves, and send it as a message."""
+        tree = self.package.stages[0].run.keeping(indices, leaves)
         for stage in self.package.stages[1:]:
             tree = stage.run(tree)
         message = codec.pack(tree).copied()
-        return self.splitting.received.receive(
-            codec.unpack(message.header, message.keep[0], self.made.types), indices, name
-        )
+        return codec.unpack(message.header, message.keep[0], self.made.types)
 
     def run(self):
         """Losses, the final model, and all other results of the program."""

@@ -6,8 +6,10 @@ import hypothesis
 import pytest
 
 from tests.unit.worker.fed_runs import Run, difference
-from tests.unit.worker.random_programs import RandomProgram, recipes
+from tests.unit.worker.random_programs import RandomProgram, Recipe, recipes
 
+DATA_AND_STATE_CHANGE = Recipe([("places", "environment")], changes=[(18, "data grows", 2), (18, "environment", 11)])
+"""Its loop needs a leaf that was not sent, of a batch that came before the data set changed."""
 ANY = [one for one in hypothesis.HealthCheck if one.name != "return_value"]
 
 
@@ -45,6 +47,7 @@ def run(recipe, patch, *, fed):
 
 
 @hypothesis.settings(max_examples=12, deadline=None, suppress_health_check=ANY)
+@hypothesis.example(DATA_AND_STATE_CHANGE)
 @hypothesis.given(recipes())
 def test_random_program_trains_the_same_model_when_fed(recipe):
     assert not (why := compare(recipe).difference), why

@@ -285,16 +285,26 @@ def test_wait_for_a_batch_can_be_bounded():
         held.set()
 
 
+class Keeping:
+    """A first stage that returns the leaves it was asked for."""
+
+    def __call__(self, indices):
+        return doubled(indices)
+
+    def keeping(self, indices, asks):
+        return doubled(indices), list(asks)
+
+
 def test_extra_leaf_requests_go_to_the_first_stage():
-    class Keeping:
-        def __call__(self, indices):
-            return doubled(indices)
-
-        def keeping(self, indices, asks):
-            return doubled(indices), list(asks)
-
     with FeedWithWorkers(serve(Keeping()), asks=lambda name: (3, 5)) as fed:
         assert [one[1] for one in fed.feed.read(batches(2), fail_if_called)] == [[3, 5]] * 2
+
+
+def test_batch_can_be_asked_for_again_while_a_data_worker_is_left():
+    with FeedWithWorkers(serve(Keeping())) as fed:
+        (wanted,) = batches(1)
+        assert fed.feed.ask_again(wanted.indices, wanted.name, (1,))[1] == [1]
+    assert fed.feed.ask_again(wanted.indices, wanted.name, (1,)) is None
 
 
 @pytest.fixture

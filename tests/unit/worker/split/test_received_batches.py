@@ -8,8 +8,12 @@ import pytest
 import torch
 from torch.nn import functional
 
+from springtide import errors
+from springtide.data.source import SampleSource
+from springtide.dataworker.split.program.payload import LeftTensor
+from springtide.dataworker.split.recorder.reachable_state import ReachableState
 from springtide.embedding.lookup import id_routes
-from springtide.worker.split.received_batches import Absent
+from springtide.worker.split.received_batches import Absent, ReceivedBatches
 
 REAL = torch.arange(12).reshape(4, 3)
 
@@ -98,3 +102,61 @@ def test_materialized_leaf_acts_as_the_real_tensor():
     other = Counted().make()
     other.unsqueeze_(0)
     assert other.shape == (1, 4, 3) and len(other) == 1
+
+
+class Scaled:
+    def __init__(self):
+        self.factor = 1
+
+    def fetch(self, indices):
+        return REAL[indices] * self.factor
+
+
+class Receiving:
+    """A worker whose batches come from a copy of its data set, without their leaf."""
+
+    def __init__(self):
+        self.data, self.ended = Scaled(), False
+        source = SampleSource(batch_size=len(REAL), samples=len(REAL), fetch=self.data.fetch)
+        self.received = ReceivedBatches(source, 1, every=64)
+        self.received.paths, self.received.data = [()], ReachableState({"dataset": source.fetch})
+
+    def ask(self, indices, name, leaves):
+        return None if self.ended else {"batch": REAL.clone()}
+
+    def receive(self):
+        tree = {"batch": LeftTensor.of(0, REAL), "crossing": []}
+        return self.received.receive(tree, np.arange(len(REAL)), ask=self.ask).batch
+
+
+def test_missing_leaf_has_the_values_from_before_the_data_set_changed():
+    receiving = Receiving()
+    leaf = receiving.receive()
+    receiving.data.factor = 2
+    assert torch.equal(leaf + 0, REAL)
+
+
+def test_missing_leaves_are_requested_before_data_workers_end():
+    receiving = Receiving()
+    earlier = receiving.receive()
+    receiving.data.factor = 2
+    now = receiving.receive()
+    receiving.ended = True
+    assert receiving.received.wrong and torch.equal(now, REAL * 2)
+    assert torch.equal(earlier.add_(1), REAL + 1) and torch.equal(earlier.springtide_fresh(), REAL)
+
+
+def test_missing_leaf_of_a_changed_data_set_is_refused_if_no_data_worker_can_send_it():
+    receiving = Receiving()
+    leaf = receiving.receive()
+    receiving.ended = True
+    receiving.data.factor = 2
+    with pytest.raises(errors.BadInput, match=r"changed since \(dataset.factor\)"):
+        leaf.sum()
+
+
+def test_missing_leaf_of_an_unchanged_data_set_is_read_here_without_data_workers():
+    receiving = Receiving()
+    leaf = receiving.receive()
+    receiving.ended = True
+    assert torch.equal(leaf + 0, REAL)
