@@ -82,6 +82,7 @@ void bind_cache(nb::module_& m);        // CachedBackend, VersionedBackend
 void bind_payload(nb::module_& m);      // payloads of data workers
 void bind_records(nb::module_& m);      // distinct integers, envelopes, Kafka messages
 void bind_known_calls(nb::module_& m);  // known torch calls of a split forward()
+void bind_references(nb::module_& m);   // references of watched objects
 
 namespace nanobind::detail {
 

@@ -27,4 +27,5 @@ NB_MODULE(_native, m) {
   bind_payload(m);
   bind_records(m);
   bind_known_calls(m);
+  bind_references(m);
 }

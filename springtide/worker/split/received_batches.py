@@ -8,7 +8,6 @@ controller.py.
 
 import copy
 import functools
-import hashlib
 import logging
 import threading
 import weakref
@@ -148,8 +147,7 @@ class ReceivedBatches:
         every = self.every if every is None else every
         if every == 1 or name is None:
             return every == 1
-        drawn = hashlib.blake2b(repr((self._seed, *name)).encode(), digest_size=8).digest()
-        return int.from_bytes(drawn, "little") % every == 0
+        return hash((self._seed, *name)) % every == 0  # the hash of integers is the same in every process
 
     def asks(self, name: BatchName | None) -> tuple[int, ...]:
         """Return the numbers of leaves that data workers must send with a batch, although only the moved part of
@@ -184,11 +182,11 @@ class Absent(torch.Tensor):
     springtide_absent = True
     """Mark with which other packages recognize a placeholder without importing this module."""
     springtide_read: Read
-    springtide_here: torch.Tensor | None
-    springtide_version: int
+    springtide_here: torch.Tensor | None = None
+    springtide_version = 0
     springtide_fresh: Read
     """Function that reads the original values again, without later writes."""
-    springtide_exposed: bool
+    springtide_exposed = False
     """True if the script has access to the tensor's memory (`.numpy()`, `.data`), and can therefore write to it
     undetected."""
 
@@ -196,8 +194,7 @@ class Absent(torch.Tensor):
     def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, read: Read, fresh: Read | None = None) -> "Absent":
         """Create a placeholder. `read` is called once; `fresh` reads the original values again."""
         made: Absent = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
-        made.springtide_read, made.springtide_here, made.springtide_version = read, None, 0
-        made.springtide_fresh, made.springtide_exposed = fresh or read, False
+        made.springtide_read, made.springtide_fresh = read, fresh or read
         return made
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, read: Read, fresh: Read | None = None) -> None:

@@ -3,7 +3,8 @@ environment.
 
 In: a data set and its functions, or a marked function. `ReachableState` walks all reachable objects once. Out:
 `changed()` names the state that changed, for every batch. `changed()` compares small containers and arrays by content,
-dicts of any size by version, and large lists and arrays one part at a time.
+dicts of any size by version, and large lists and arrays one part at a time. Most state is references, which native code
+compares first (cpp/bindings/references.cpp); a check in Python runs only if one of them has changed.
 """
 
 import datetime
@@ -21,7 +22,7 @@ import sys
 import types
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ import torch
 from torch import nn
 
 from springtide import config
+from springtide._native import WatchedReferences
 from springtide.dataworker.split.recorder import bit_compare, torch_functions
 
 try:
@@ -107,47 +109,51 @@ The argument says whether a name that was None or missing may have got a value s
 """
 
 
-def _names_check(
-    prefix: str, get: Callable[[str], Any], names: Sequence[str], count: Callable[[], int] = lambda: 0
-) -> Check:
+def _value(holder: Any, name: str) -> Any:
+    """Return what a dict, class or cell holds under a name, or an attribute of another object."""
+    if isinstance(holder, dict):
+        return holder.get(name, MISSING)
+    if isinstance(holder, type):
+        return vars(holder).get(name, MISSING)
+    if isinstance(holder, types.CellType):
+        try:
+            return holder.cell_contents
+        except ValueError:
+            return MISSING
+    return getattr(holder, name, MISSING)
+
+
+def _names_check(prefix: str, holder: Any, were: dict[str, Any], *, but: Set[str] | None = None) -> Check:
     """Check names in a namespace: attributes of an object or class, globals, a closure's cell.
 
-    count: returns the number of entries, if new entries matter.
+    were: values by name. but: entries of a dict that do not count; None if no new entries of the dict matter.
     """
-    were, length = {name: get(name) for name in names}, count()
+    length = 0 if but is None else len(holder.keys() - but)
 
     def changed(lenient: bool) -> str:
         for name, was in were.items():
-            now = get(name)
+            now = _value(holder, name)
             if now is not was:
                 if lenient and (was is None or was is MISSING):
                     were[name] = now
                 elif not _equal_atoms(was, now):
                     return f"{prefix}{name}"
-        return "" if lenient or count() == length else prefix.removesuffix(".")
+        return "" if lenient or but is None or len(holder.keys() - but) == length else prefix.removesuffix(".")
 
     return changed
 
 
-def _items_check(name: str, held: Any) -> Check:
-    """Check a list, deque or set by the identity of its items.
-
-    A long list is compared a part at a time. A set of more than `SMALL` items is compared by its length only.
+def _items_check(name: str, held: Any, were: list[Any]) -> Check:
+    """Check a list, deque or set by the identity of its items. A set of more than `SMALL` items is compared by its
+    length only.
     """
-    were, at = list(held), 0
 
     def same() -> bool:
-        nonlocal at
         if len(held) != len(were):
             return False
         if isinstance(held, set):
             return len(held) > SMALL or held == set(were)
-        if len(were) <= SMALL or isinstance(held, deque):
-            now, before = held, were
-        else:
-            now, before = held[at : at + SMALL], were[at : at + SMALL]
-            at = at + SMALL if at + SMALL < len(were) else 0
-        return all(map(operator.is_, now, before)) or all(map(_same, before, now))
+        return all(map(operator.is_, held, were)) or all(map(_same, were, held))
 
     return lambda lenient: "" if same() else name
 
@@ -175,6 +181,7 @@ def _array_check(name: str, array: Any, *, copied: bool) -> Check:
     kind, at = _kind_of(array), 0
     now = _bytes_of(array) if copied else None
     copy = now.copy() if now is not None else None
+    here, there = (0 if bits is None else bits.__array_interface__["data"][0] for bits in (now, copy))
 
     def same() -> bool:
         nonlocal at
@@ -186,8 +193,7 @@ def _array_check(name: str, array: Any, *, copied: bool) -> Check:
         if now.nbytes > SMALL_BYTES:
             size = min(size, PART_BYTES)
             at = begin + size if begin + size < now.nbytes else 0
-        there, here = (content.__array_interface__["data"][0] + begin for content in (copy, now))
-        return bit_compare.same_bytes(there, here, size)
+        return bit_compare.same_bytes(there + begin, here + begin, size)
 
     return lambda lenient: "" if same() else name
 
@@ -214,6 +220,8 @@ class ReachableState:
         self.opaque: list[str] = []
         """Objects that can only be compared by identity: objects of other libraries, open files."""
         self._checks: list[Check] = []
+        self._references = WatchedReferences(MISSING, SMALL)
+        """The references that checks compare, by number of the check."""
         self._seen: dict[int, Any] = {}
         self._copied = 0
         self._parameters, self._most_copied = parameters, most_copied
@@ -233,8 +241,9 @@ class ReachableState:
         lenient: a value that was None or missing may now exist, because files and indices open at first use.
         """
         begin, self._at = self._at, self._at + IN_TURN if self._at + IN_TURN < len(self._checks) else ALWAYS
-        for check in (*self._checks[:ALWAYS], *self._checks[begin : begin + IN_TURN]):
-            if name := check(lenient):
+        suspects = self._references.suspects
+        for number in (*suspects(0, ALWAYS), *suspects(begin, begin + IN_TURN)):
+            if name := self._checks[number](lenient):
                 return name
         return ""
 
@@ -247,11 +256,10 @@ class ReachableState:
         if isinstance(value, torch.Tensor | np.ndarray):
             self._array(name, value)
         elif isinstance(value, dict):
-            self._checks.append(_dict_check(name, value))
+            self._check(_dict_check(name, value))
             self._several(name, [(f"[{key!r}]", item) for key, item in value.items()], list(value.values()))
         elif isinstance(value, list | deque | set | bytearray):
-            self._checks.append(_items_check(name, value))
-            self._several(name, [(f"[{at}]", item) for at, item in enumerate(value)], list(value))
+            self._items(name, value)
         elif isinstance(value, tuple | frozenset):
             self._several(name, [(f"[{at}]", item) for at, item in enumerate(value)], list(value))
         elif isinstance(value, FUNCTIONS):
@@ -261,9 +269,22 @@ class ReachableState:
         elif isinstance(value, types.ModuleType):
             pass  # functions that use the module add the names that they read from it, so add nothing here
         elif (state := _generator(value)) is not None:
-            self._checks.append(_generator_check(name, state))
+            self._check(_generator_check(name, state))
         else:
             self._object(name, value)
+
+    def _check(self, check: Check) -> None:
+        self._checks.append(check)
+        self._references.add_other()
+
+    def _items(self, name: str, held: Any) -> None:
+        were = list(held)
+        self._checks.append(_items_check(name, held, were))
+        if type(held) is list:
+            self._references.add_items(held, were)
+        else:
+            self._references.add_other()
+        self._several(name, [(f"[{at}]", item) for at, item in enumerate(were)], were)
 
     def _several(self, name: str, parts: list[tuple[str, Any]], values: list[Any]) -> None:
         """Queue the items of a container, unless none of them can change."""
@@ -275,7 +296,7 @@ class ReachableState:
         size = int(value.nbytes)
         copied = _has_bytes(value) and self._copied + size <= self._most_copied
         self._copied += size if copied else 0
-        self._checks.append(_array_check(name, value, copied=copied))
+        self._check(_array_check(name, value, copied=copied))
         if not copied:
             self.opaque.append(name)
 
@@ -286,11 +307,10 @@ class ReachableState:
         held = getattr(value, "__dict__", None)
         slots = [slot for kind in type(value).__mro__ for slot in _slots(kind)]
         if isinstance(held, dict):
-            get = lambda key: getattr(value, key, MISSING) if key in slots else held.get(key, MISSING)  # noqa: E731
-            self._watch(f"{name}.", get, [*held, *slots], lambda: len(held))
-        elif slots:
-            self._watch(f"{name}.", lambda attribute: getattr(value, attribute, MISSING), slots)
-        elif not _is_users(type(value)):
+            self._watch(f"{name}.", held, held, but=frozenset())
+        if slots:
+            self._watch(f"{name}.", value, slots)
+        if not (isinstance(held, dict) or slots or _is_users(type(value))):
             self.opaque.append(name)
             return
         self._queue.append((type(value).__name__, type(value)))
@@ -299,24 +319,24 @@ class ReachableState:
         """Watch plain attributes, buffers and submodules; skip torch's internals, such as hooks."""
         held = vars(module)
         names = [attribute for attribute in held if attribute not in TORCHS_OWN]
-        self._watch(f"{name}.", functools.partial(_from, held), names, lambda: len(held.keys() - TORCHS_OWN))
-        self._checks.append(_names_check(f"{name}.", functools.partial(_from, held), ["training"]))
+        self._watch(f"{name}.", held, names, but=TORCHS_OWN)
+        self._watch(f"{name}.", held, ["training"])
         inner = ["_buffers", "_modules", *(["_parameters"] if self._parameters else [])]
         self._queue += [(f"{name}.{attribute}", held[attribute]) for attribute in inner]
         self._queue.append((type(module).__name__, type(module)))
 
-    def _watch(
-        self, prefix: str, get: Callable[[str], Any], names: Sequence[str], count: Callable[[], int] = lambda: 0
-    ) -> None:
-        self._checks.append(_names_check(prefix, get, names, count))
-        self._queue += [(f"{prefix}{name}", get(name)) for name in names]
+    def _watch(self, prefix: str, holder: Any, names: Iterable[str], *, but: Set[str] | None = None) -> None:
+        were = {name: _value(holder, name) for name in names}
+        self._checks.append(_names_check(prefix, holder, were, but=but))
+        self._references.add_names(holder, were, sized=but is not None)
+        self._queue += [(f"{prefix}{name}", value) for name, value in were.items()]
 
     def _class(self, name: str, kind: type) -> None:
         for base in kind.__mro__:
             if _is_users(base):
                 held = vars(base)
                 names = [attribute for attribute in held if attribute not in UNREAD]
-                self._watch(f"{base.__name__}.", functools.partial(_from, held), names)
+                self._watch(f"{base.__name__}.", base, names)
 
     def _function(self, name: str, value: Any) -> None:
         if isinstance(value, types.MethodType):
@@ -329,17 +349,15 @@ class ReachableState:
             self._plain_function(name, value)
 
     def _plain_function(self, name: str, value: types.FunctionType) -> None:
-        self._watch(
-            f"{name}.", lambda attribute: getattr(value, attribute), ["__code__", "__defaults__", "__kwdefaults__"]
-        )
+        self._watch(f"{name}.", value, ["__code__", "__defaults__", "__kwdefaults__"])
         for cell_name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            self._watch("", functools.partial(_cell, cell), [cell_name])
+            self._watch("", cell, [cell_name])
         if value.__dict__:
             self._queue.append((f"{name}.__dict__", value.__dict__))
         if _is_users(value):
             own = [chain for chain in _globals_in(value.__code__) if chain[0] in value.__globals__]
             names = sorted({chain[0] for chain in own})
-            self._watch("", functools.partial(_from, value.__globals__), names)
+            self._watch("", value.__globals__, names)
             for first, *rest in own:
                 self._of_module(first, value.__globals__[first], rest)
         for path in _imports_in(value.__code__):
@@ -353,19 +371,8 @@ class ReachableState:
         if module is os and first in ("environ", "getenv"):
             self._queue.append(("the environment", config.live_variables()._data))  # type: ignore[attr-defined]
         elif _is_users(module):
-            self._watch(f"{name}.", functools.partial(_from, vars(module)), [first])
+            self._watch(f"{name}.", vars(module), [first])
         self._of_module(f"{name}.{first}", vars(module).get(first), rest)
-
-
-def _from(held: Any, name: str) -> Any:
-    return held.get(name, MISSING)
-
-
-def _cell(cell: Any, name: str) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return MISSING
 
 
 def _same(was: Any, now: Any) -> bool:

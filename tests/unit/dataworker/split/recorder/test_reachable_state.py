@@ -143,6 +143,29 @@ def test_equal_value_is_no_change(data):
     assert all(state.changed() == "" for _ in range(100))
 
 
+def test_equal_item_of_a_long_list_is_no_change_and_hides_none(data):
+    data.words = [f"word {number}" for number in range(600)]
+    state = ReachableState({"data": data})
+    data.words[400] = "".join(("word", " ", "400"))
+    assert all(state.changed() == "" for _ in range(9))
+    data.words[599] = "another"
+    assert "data.words" in [state.changed() for _ in range(9)]
+
+
+def test_names_without_a_value_are_tracked(data):
+    del data.slotted.value
+
+    def read(index):
+        return data[index] * number
+
+    state = ReachableState({"read": read})
+    data.slotted.value = 1
+    assert state.changed(lenient=True) == "" and state.changed(lenient=True) == ""
+    number = 3
+    assert state.changed() == "number"
+    assert ReachableState({"read": read}).changed() == ""
+
+
 array = "the script's own, of the same name as an attribute"
 
 
