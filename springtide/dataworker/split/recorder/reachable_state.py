@@ -242,7 +242,8 @@ class ReachableState:
         """
         begin, self._at = self._at, self._at + IN_TURN if self._at + IN_TURN < len(self._checks) else ALWAYS
         suspects = self._references.suspects
-        for number in (*suspects(0, ALWAYS), *suspects(begin, begin + IN_TURN)):
+        numbers: list[int] = [*suspects(0, ALWAYS), *suspects(begin, begin + IN_TURN)]
+        for number in numbers:
             if name := self._checks[number](lenient):
                 return name
         return ""
