@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from springtide import errors
 from springtide.data.files.id_hash import PADDING, fold, hash_cells, hash_ids
 
-PAGE = (pathlib.Path(__file__).resolve().parents[4] / "docs" / "data-on-disk.md").read_text()
+PAGE = (pathlib.Path(__file__).resolve().parents[4] / "docs" / "how-to" / "data-on-disk.md").read_text()
 ROW = re.compile(r"^\| `(.+)` \| (-?\d+) \| (\d+) \|$", flags=re.M)
 VECTORS = {text: (int(wide), int(folded)) for text, wide, folded in ROW.findall(PAGE)}
 TEXTS = [*VECTORS, "", *("é€😀x"[n % 4] * n for n in range(1, 40))]
