@@ -1,6 +1,6 @@
 /* The brain: all jobs that it plans, the resources that they hold, and who waits for what. */
 
-import { bytes, duration, short } from "../format";
+import { bytes, duration, plural, short } from "../format";
 import { Card, Empty, Facts, Meter } from "../parts";
 import { usePoll } from "../poll";
 import type { BrainStatus } from "../types";
@@ -20,7 +20,7 @@ export function Cluster() {
         <Meter share={capacity.memory ? held.memory / capacity.memory : 0} label={`${bytes(held.memory)} of ${capacity.memory === null ? "unlimited memory" : bytes(capacity.memory)}`} />
         <Facts facts={[["Decisions", `${short(found.decisions ?? 0)}, the last in ${duration(found.decision_s ?? 0)}`], ["Past jobs", short(found.past ?? 0)], ["Executors", `${found.executors.pids?.length ?? 0} of ${found.executors.wanted}`]]} />
       </Card>
-      <Card title={`${jobs.length} live jobs`} note={waiting.length ? `${waiting.map((job) => job.name).join(", ")} will change` : undefined}>
+      <Card title={plural(jobs.length, "live job")} note={waiting.length ? `${waiting.map((job) => job.name).join(", ")} will change` : undefined}>
         {jobs.length ? (
           <div class="scroll"><table>
             <thead><tr><th>Job</th><th>User</th><th>Stage</th><th>Shape now</th><th>Waits for</th><th>Last decision, and why</th><th class="number">Seen</th></tr></thead>

@@ -28,6 +28,7 @@ export function Plan({ job, live }: ViewProps) {
       <div class="split">
         <Card title="Candidates: no other shape is both cheaper and faster" note={found.shapes}>
           <Front candidates={found.candidates} measured={found.measured ?? null} now={found.now ?? null} tried={tried} />
+          <p class="legend"><span><i class="green" /> now</span><span><i class="orange" /> chosen</span><span><i class="blue" /> other candidates</span><span><i class="purple" /> the shape that you try</span><span>– measured now</span></p>
           <Candidates candidates={found.candidates} />
         </Card>
         <Explorer job={job} page={found} onTried={setTried} tried={tried} />
