@@ -44,8 +44,8 @@ EACH = "import sys; from springtide.cli import app; [print(app.main(line.split()
 
 
 def python(folder, *arguments):
-    """All that a program prints."""
-    environment = {**os.environ, "PYTHONPATH": str(running.ROOT)}
+    """All that a program prints. Roles are not forked, so that each has a command line of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(running.ROOT), "SPRINGTIDE_WARM_STARTS": "0"}
     done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
     return done.stdout + done.stderr
 
