@@ -37,7 +37,7 @@ class MemberSettings:
     parent: int = 0
     """Process id of the agent on this host; this process ends with it. 0: none."""
     arguments: str = ""
-    """Arguments of this process as a JSON list, because other users of the machine can read its command line."""
+    """Arguments of this process, as a JSON list. They are here because other users can read a command line."""
     report_usage: bool = False
     """Report CPU and memory to the master, for an agent on another host."""
     report_every_s: float = 0.5

@@ -362,7 +362,8 @@ class MMoE(nn.Module):
     """Click and conversion ranker with Multi-gate Mixture-of-Experts (Ma et al., 2018). Takes a `RankBatch` and
     returns `Predictions`.
 
-    The 37 features are in five groups of embedding widths and feed shared experts. Each task has a gate and a tower.
+    The 37 features are in five groups. All features of a group have one embedding width. All embeddings feed shared
+    experts. Each task has a gate and a tower.
     With two million ids per feature the model has a billion parameters.
     """
 

@@ -42,7 +42,8 @@ def number(value: Any, name: str, wanted: str, *, least: int | None = 0, most: i
 def check_range(
     holder: object, *names: str, least: float | None = None, above: float | None = None, unit: str = "", of: str = ""
 ) -> None:
-    """Raise BadInput unless each named field is None, or finite and at least `least` or above `above`."""
+    """Raise BadInput unless each named field is None or a finite number in range: greater than `above` if that is
+    given, otherwise at least `least`."""
     for name in names:
         value = getattr(holder, name)
         inside = value is None or ((value > above if above is not None else value >= (least or 0)) and value < math.inf)

@@ -181,7 +181,8 @@ class Outline:
 def check_same_dense(before: Outline, now: Outline) -> None:
     """Raise BadInput unless a model finds its dense tensors where an earlier model of the same tables has put them.
 
-    Values are stored by position. With another layer in between, a tensor would get the values of another tensor.
+    Values are stored by position. If a layer was inserted, every later tensor would get the values of the tensor that
+    was at its position before.
     """
     places = {(part.table, part.first): part for part in before.dense}
     for part in now.dense:

@@ -408,8 +408,8 @@ class ServerRollCall:
             self._changed.wake_all()
 
     async def gone_on(self, holding: SlotHoldings | None) -> None:
-        """Hold the heartbeat of a server that has answered, until there is a new roll call, this one ends, or a timeout
-        expires."""
+        """Delay the reply to the heartbeat of a server that has answered this roll call, until a new roll call begins,
+        this one ends, or a timeout expires."""
         number = self.number
         if holding is None or not self.open or holding.call < number:
             return

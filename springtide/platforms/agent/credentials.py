@@ -28,8 +28,8 @@ def make(
     roles: Sequence[str] = ROLES,
     hosts: Sequence[str] = (),
 ) -> dict[str, bytes]:
-    """Make an authority and one certificate per role. `at` is the current time, and `hosts` has additional names for
-    other clients."""
+    """Make an authority and one certificate per role. `at` is the current time. `hosts` are host names or addresses to
+    add to every role's certificate, for clients that check them."""
     try:
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
