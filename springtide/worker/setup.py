@@ -436,8 +436,8 @@ def share_hyperparameters(
     for number, optimizer in enumerate(own):
         end = f"_{number}" if number else ""
         found[f"optimizer{end}"] = type(optimizer).__name__
-        options = {name: value for name, value in optimizer.defaults.items() if isinstance(value, int | float | str)}
-        found |= {f"{name}{end}": value for name, value in options.items()}
+        options = {name: validation.plain(value) for name, value in optimizer.defaults.items()}
+        found |= {f"{name}{end}": value for name, value in options.items() if isinstance(value, int | float | str)}
     to_master.shared.share(HYPERPARAMETERS, msgspec.msgpack.encode(found))
 
 
