@@ -28,7 +28,7 @@ LEAK_GRACE_S = 30.0  # how long threads and children that are on their way out m
 
 gc.disable()  # until all is imported: what imports leave stays, and collectors would visit it again and again
 
-hypothesis.settings.register_profile("ci", max_examples=40, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", max_examples=25, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("dev", max_examples=30, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("soak", max_examples=1000, deadline=None, print_blob=True)
 

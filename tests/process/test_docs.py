@@ -24,7 +24,7 @@ PAGES = [
     if page.exists() and any(re.search(r"\brun\b", match["options"]) for match in FENCE.finditer(page.read_text()))
 ]
 
-LONG = {"docs/tutorials/daily.md", "docs/how-to/running.md"}
+LONG = {"docs/tutorials/daily.md", "docs/tutorials/your-model.md", "docs/how-to/running.md"}
 """Pages with many jobs, each of which takes seconds."""
 
 
