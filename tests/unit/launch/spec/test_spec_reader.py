@@ -171,5 +171,6 @@ def test_specs_of_examples_and_docs_are_valid():
     root = pathlib.Path(__file__).resolve().parents[4]
     job = spec_reader.read(root / "examples" / "job.yaml").job
     assert (root / "examples" / job.script).is_file()
-    blocks = re.findall(r"^```yaml\n(.*?)^```$", (root / "docs" / "submitting.md").read_text(), flags=re.M | re.S)
+    page = (root / "docs" / "how-to" / "submitting.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", page, flags=re.M | re.S)
     assert [spec_reader.parse(block, PATH).job.script for block in blocks] == ["train.py", "train.py"]
