@@ -15,7 +15,7 @@ from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch import export_process
 from springtide.launch.spec import resolve
-from springtide.platforms.agent import run_plan, tracking
+from springtide.platforms.agent import run_plan, tracker_processes
 from springtide.platforms.agent.agent import Agent
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.agent.side_process import SideProcess
@@ -106,7 +106,7 @@ async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], No
         # under a memory limit, workers are not forked
         if begun.plan.spec.worker_memory is None and config.load().warm_starts:
             warm.begin(worker_environment(begun.plan))
-        async with tracking.beside(begun.plan, begun.files, say):
+        async with tracker_processes.beside(begun.plan, begun.files, say):
             return await agent.run(seen_first, before_roles=warm.imported)
     finally:
         warm.close()

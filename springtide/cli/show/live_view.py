@@ -1,6 +1,6 @@
 """Shows a running job on standard error: as a live panel on a terminal, and as a line every few seconds in a pipe.
 
-In: a `JobStatus` ten times a second, and the output of worker 0. Next: `cli.show.drawing` draws the panel.
+In: a `JobStatus` ten times a second, and the output of worker 0. Next: `cli.show.job_drawings` draws the panel.
 """
 
 import re
@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from springtide.cli.common.render import decision_of, line_of, saving_of, wrap
-from springtide.cli.show import drawing
-from springtide.cli.show.drawing import SeenProgress
+from springtide.cli.show import job_drawings
+from springtide.cli.show.job_drawings import SeenProgress
 from springtide.domain.core.resources import show_memory
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.platforms.agent.run_plan import RunPlan
@@ -140,7 +140,7 @@ class LiveView(PlainView):
         """Draw a few times a second, and only what has changed, so that nothing flickers."""
         self.relay()
         self._seen.add(status)
-        self._live.update(drawing.Panel(status, self._seen))
+        self._live.update(job_drawings.Panel(status, self._seen))
         now = (int(time.monotonic() / REDRAW_S), self._console.size, status.phase)
         if now != self._drawn:
             self._drawn = now

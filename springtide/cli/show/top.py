@@ -16,9 +16,9 @@ from springtide import errors
 from springtide.cli.common import render
 from springtide.cli.common.options import Job, WhereOptions, verb
 from springtide.cli.common.render import line_of
-from springtide.cli.show import drawing
+from springtide.cli.show import job_drawings
 from springtide.cli.show import status as shown_status
-from springtide.cli.show.drawing import SeenProgress
+from springtide.cli.show.job_drawings import SeenProgress
 from springtide.cli.show.terminal_keys import TerminalKeys
 from springtide.cli.show.top_views import VIEWS, Lines, TopData
 from springtide.launch import job_lookup
@@ -177,12 +177,12 @@ class Screen:
         if data is None:
             return [Text("waiting for the job's master")]
         data.last_s = SPANS[self._span]
-        width = min(width, drawing.WIDEST)
+        width = min(width, job_drawings.WIDEST)
         found = list(VIEWS.values())[self._view](data, width, ascii_only)
         lines = [part for line in found for part in line.split("\n", allow_blank=True)]
         self._offset = max(0, min(self._offset, len(lines) - self._room))
         shown = lines[self._offset : self._offset + self._room]
-        head = drawing.title(data.status)
+        head = job_drawings.title(data.status)
         below = len(lines) - self._offset - len(shown)
         more = f"{below} more lines below" if below else ""
         blank = [Text()] * (self._room - len(shown))

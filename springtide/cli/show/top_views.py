@@ -13,8 +13,8 @@ from rich.text import Text
 
 from springtide.cli.common import render
 from springtide.cli.common.render import duration, short, wrap
-from springtide.cli.show import drawing
-from springtide.cli.show.drawing import SeenProgress, bar, sparkline
+from springtide.cli.show import job_drawings
+from springtide.cli.show.job_drawings import SeenProgress, bar, sparkline
 from springtide.domain.core.resources import show_memory
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.rpc.messages.types import JobStatus, MemberView
@@ -69,7 +69,7 @@ class TopData:
 
 def overview(data: TopData, width: int, ascii_only: bool) -> Lines:
     status, lines = data.status, list[Text]()
-    epoch = drawing.epoch_line(status, width, ascii_only=ascii_only)
+    epoch = job_drawings.epoch_line(status, width, ascii_only=ascii_only)
     lines += [epoch, Text()] if epoch is not None else []
     roles = status.roles
     curves: list[tuple[str, str, Callable[[ProgressPoint], float | None], float | None]] = [
@@ -213,7 +213,7 @@ def limited(value: float, limit: float | None, text: str, after: str, room: int,
 def samples(data: TopData, width: int, ascii_only: bool) -> Lines:
     status, found = data.status, data.status.data
     lines = list[Text]()
-    epoch = drawing.epoch_line(status, width, ascii_only=ascii_only)
+    epoch = job_drawings.epoch_line(status, width, ascii_only=ascii_only)
     lines += [epoch] if epoch is not None else []
     if found.shards_total and status.online is None:
         lines += [shard_strip(status, width, ascii_only), Text()]
@@ -297,7 +297,7 @@ def checkpoints(data: TopData, width: int, ascii_only: bool) -> Lines:
         outcome = f"{event['outcome']}{kind}{', copied' if event['number'] in copied else ''}"
         why = f": {event['why']}" if event.get("why") and event["outcome"] != "complete" else ""
         took = duration(event["seconds"]) if "seconds" in event else "-"
-        begun = drawing.clock(event.get("begun_at", event["at"]) - data.began_at)
+        begun = job_drawings.clock(event.get("begun_at", event["at"]) - data.began_at)
         trained = short(event.get("samples", 0))
         lines.append(Text(f"{event['number']:>6} {begun:>10} {took:>8} {size:>8} {trained:>9}  {outcome}{why}"))
     return lines
@@ -306,8 +306,8 @@ def checkpoints(data: TopData, width: int, ascii_only: bool) -> Lines:
 def decisions(data: TopData, width: int, ascii_only: bool) -> Lines:
     lines = []
     for told in reversed(event_sentences.sentences(data.began_at, data.story)[-SHOWN_EVENTS:]):
-        again = f" ({told['times']} times until {drawing.clock(told['until'])})" if told["times"] > 1 else ""
-        when = f"{drawing.clock(told['seconds']):>8} "
+        again = f" ({told['times']} times until {job_drawings.clock(told['until'])})" if told["times"] > 1 else ""
+        when = f"{job_drawings.clock(told['seconds']):>8} "
         first, *rest = wrap(f"{when}{told['what']}{again}", " " * len(when), width)
         lines += [Text.assemble((first[: len(when)], "cyan"), first[len(when) :]), *map(Text, rest)]
     return lines or [Text("no decisions yet")]

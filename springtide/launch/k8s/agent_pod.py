@@ -24,7 +24,7 @@ from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch.k8s.pod_requests import LeavingPods, UserRequests
 from springtide.launch.spec import resolve
-from springtide.platforms.agent import run_plan, tracking
+from springtide.platforms.agent import run_plan, tracker_processes
 from springtide.platforms.agent.agent import Agent, blame_of
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.k8s.api.client import Client
@@ -201,7 +201,7 @@ class PodJob:
         await self._end(status)
 
     async def _run_agent(self, agent: Agent) -> JobStatus:
-        async with tracking.beside(agent.plan, self.files, log.info):
+        async with tracker_processes.beside(agent.plan, self.files, log.info):
             return await agent.run(self._on_status)
 
     async def _next_term(self) -> int:

@@ -22,7 +22,7 @@ from springtide import errors, private_files
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import open_store
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.platforms.agent import job_handle, tracking
+from springtide.platforms.agent import job_handle, tracker_processes
 from springtide.platforms.agent.agent import Agent
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.platform import LocalPlatform
@@ -122,7 +122,7 @@ class Steward:
         roles = RayPlatform(self._order, self._files, log.info)
         masters, term = LocalPlatform(self._files, log.info), TermCounter(self._files.root)
         self._agent = Agent(plan, self._files, roles, log.info, masters=masters, next_term=term.next)
-        async with tracking.beside(plan, self._files, log.info):
+        async with tracker_processes.beside(plan, self._files, log.info):
             return await self._agent.run(self._on_status)
 
     def _prepared(self) -> RunPlan:

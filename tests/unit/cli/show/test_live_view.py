@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from springtide.cli.common import render
-from springtide.cli.show import drawing, live_view
-from springtide.cli.show.drawing import SeenProgress
+from springtide.cli.show import job_drawings, live_view
+from springtide.cli.show.job_drawings import SeenProgress
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.data_workers import FeedState
 from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
@@ -266,7 +266,7 @@ def test_status_shows_data_workers_and_queue_fill():
 
 def panel_text(status):
     console = Console(file=io.StringIO(), width=80)
-    console.print(drawing.Panel(status, SeenProgress()))
+    console.print(job_drawings.Panel(status, SeenProgress()))
     return console.file.getvalue()
 
 

@@ -5,8 +5,8 @@ import re
 import msgspec
 import pytest
 
-from springtide.cli.show import drawing, top_views
-from springtide.cli.show.drawing import SeenProgress, sparkline
+from springtide.cli.show import job_drawings, top_views
+from springtide.cli.show.job_drawings import SeenProgress, sparkline
 from springtide.cli.show.top_views import VIEWS, TopData
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.rpc.messages.types import DataStatus, EpochProgress, MemberReport, MemberView
@@ -146,9 +146,9 @@ def test_sparklines_share_their_axis():
 
 def test_time_left_in_the_epoch_is_estimated_from_the_rate():
     status = job_at(1)
-    line = drawing.epoch_line(status, 80)
+    line = job_drawings.epoch_line(status, 80)
     assert line is not None and line.plain.endswith(" 45%  0:00 left") and len(line.plain) <= 80
     slow = msgspec.structs.replace(status, training=msgspec.structs.replace(status.training, samples_per_s=0.0))
-    assert drawing.epoch_line(slow, 80).plain.rstrip().endswith("45%")
-    assert drawing.epoch_line(STATUS, 80) is None, "the length of the data is unknown"
-    assert [drawing.clock(seconds) for seconds in (5, 83, 3723)] == ["0:05", "1:23", "1:02:03"]
+    assert job_drawings.epoch_line(slow, 80).plain.rstrip().endswith("45%")
+    assert job_drawings.epoch_line(STATUS, 80) is None, "the length of the data is unknown"
+    assert [job_drawings.clock(seconds) for seconds in (5, 83, 3723)] == ["0:05", "1:23", "1:02:03"]
