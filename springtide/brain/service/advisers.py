@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from springtide import config, errors
-from springtide.brain.decide.cluster_state import DecisionByJob
 from springtide.brain.service import messages
 from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.plan.plan import WITHOUT_BRAIN, Advice, Adviser
@@ -182,6 +181,7 @@ class EmbeddedAdviser:
         self._read_at: float | None = None
 
     async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
+        from springtide.brain.decide.cluster_state import DecisionByJob
         from springtide.planning.policy import registry
 
         policy = registry.load(self._config.policy)

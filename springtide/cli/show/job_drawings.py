@@ -1,6 +1,6 @@
 """Draws a job for terminals: sparklines, bars, and the live panel of `springtide run`.
 
-In: a `JobStatus`, and the progress recorded so far. Next: `cli.show.live_view` and `cli.show.top` show the drawings.
+In: a `JobStatus`, and the progress recorded so far. Next: `cli.show.live_panel` and `cli.show.top` show the drawings.
 """
 
 import time

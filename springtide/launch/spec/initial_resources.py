@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from springtide import config, errors
-from springtide.brain.service import advisers
 from springtide.domain.core import resources
 from springtide.domain.core.shape import Shape, ShapeBounds
 from springtide.domain.plan import capacity as capacities
@@ -203,6 +202,7 @@ def has_history(history: str) -> bool:
 
 def _asked(rules: PlanRules, view: JobView) -> Advice:
     """Call the adviser in a thread, because the caller may have a running event loop and a policy may hang."""
+    from springtide.brain.service import advisers  # imported here, because only a job with a brain or a history asks
 
     async def ask() -> Advice:
         adviser = advisers.make_adviser(rules)

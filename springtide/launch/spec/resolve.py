@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from springtide import errors
-from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import open_store
 from springtide.domain.core import validation
@@ -112,7 +111,7 @@ def checkpoint_rules(
         resume=absolute(open_store(resume).where) if resumed else "",
         resume_number=resumed.number if resumed else 0,
         resume_run=resumed.run if resumed else "",
-        numbers_after=max(checkpoint_io.numbers(open_store(resume))) if resumed else 0,
+        numbers_after=newest_number(resume) if resumed else 0,
         url=url.rstrip("/"),
         upload_every_s=keeping.upload_every_s,
         mirror=keeping.mirror,
@@ -123,9 +122,17 @@ def absolute(where: str) -> str:
     return where if "://" in where else str(pathlib.Path(where).absolute())
 
 
+def newest_number(where: str) -> int:
+    from springtide.checkpoint.format import checkpoint_io
+
+    return max(checkpoint_io.numbers(open_store(where)))
+
+
 def find_checkpoint(where: str, say: Callable[[str], None]) -> Manifest | None:
     if not where:
         return None
+    from springtide.checkpoint.format import checkpoint_io  # imported here, because it loads numpy and the C++ core
+
     found = checkpoint_io.latest(where)
     for trouble in found.troubles:
         say(trouble)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from springtide.cli.common import render
-from springtide.cli.show import job_drawings, live_view
+from springtide.cli.show import job_drawings, live_panel, live_view, plain_view
 from springtide.cli.show.job_drawings import SeenProgress
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.data_workers import FeedState
@@ -131,7 +131,7 @@ DECIDED = msgspec.structs.replace(
 
 
 def test_decision_and_reason_are_shown_once_in_80_columns(tmp_path, capsys):
-    shown = live_view.PlainView(Console(), [], live_view.WorkerOutput(make_run(tmp_path, "train")))
+    shown = plain_view.PlainView([], plain_view.WorkerOutput(make_run(tmp_path, "train")))
     shown.update(DECIDED)
     shown.update(DECIDED)
     lines = capsys.readouterr().err.splitlines()
@@ -140,7 +140,7 @@ def test_decision_and_reason_are_shown_once_in_80_columns(tmp_path, capsys):
 
 
 def test_failing_checkpoints_are_reported_at_the_start_and_end_of_the_trouble(tmp_path, capsys):
-    shown = live_view.PlainView(Console(), [], live_view.WorkerOutput(make_run(tmp_path, "train")))
+    shown = plain_view.PlainView([], plain_view.WorkerOutput(make_run(tmp_path, "train")))
     troubles = [f"checkpoint {number} was not completed: no space left" for number in (4, 5, 6)]
     for number, trouble in enumerate(["", *troubles, "", ""]):
         saved = 3 if trouble else 3 + number
@@ -172,12 +172,12 @@ def test_live_view_fits_80_columns():
 
 def test_lines_of_the_script_stay_whole_above_the_panel(tmp_path, monkeypatch):
     """On a terminal in memory: a long line, colours, a progress bar of the script, and the panel once, at the foot."""
-    monkeypatch.setattr(live_view, "REDRAW_S", 1e-9)
+    monkeypatch.setattr(live_panel, "REDRAW_S", 1e-9)
     files, screen = make_run(tmp_path, "train"), pyte.Screen(80, 24)
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=80, height=24, color_system="standard", _environ={})
     long = "0123456789" * 12
-    with live_view.LiveView(console, ["job train: 1 server"], live_view.WorkerOutput(files)) as shown:
+    with live_panel.LiveView(console, ["job train: 1 server"], plain_view.WorkerOutput(files)) as shown:
         for number in range(5):
             shown.update(msgspec.structs.replace(STATUS, samples=number * 1000))
             with files.log_of(Role(RoleKind.WORKER, 0)).open("a") as log:
@@ -195,18 +195,19 @@ def test_lines_of_the_script_stay_whole_above_the_panel(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("plain", "terminal"), [(True, "xterm"), (False, "dumb")])
 def test_plain_lines_are_an_option_and_the_only_choice_of_a_dumb_terminal(tmp_path, monkeypatch, plain, terminal):
-    monkeypatch.setattr("sys.stderr", io.StringIO())
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", terminal)
     plan = RunPlan(spec=JobSpec(name="train"), script="train.py")
-    assert type(live_view.open_view(plan, make_run(tmp_path, "train"), plain=plain)) is live_view.PlainView
+    assert type(live_view.open_view(plan, make_run(tmp_path, "train"), plain=plain)) is plain_view.PlainView
     monkeypatch.setenv("TERM", "xterm")
-    assert type(live_view.open_view(plan, make_run(tmp_path, "train"))) is live_view.LiveView
+    assert type(live_view.open_view(plan, make_run(tmp_path, "train"))) is live_panel.LiveView
 
 
 def test_script_output_is_followed_up_to_its_traceback(tmp_path):
     files = make_run(tmp_path, "train")
-    follow = live_view.WorkerOutput(files)
+    follow = plain_view.WorkerOutput(files)
     assert follow.lines() == []
     log = files.log_of(Role(RoleKind.WORKER, 0))
     log.write_text("epoch 1\nepo")
