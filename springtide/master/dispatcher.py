@@ -43,7 +43,9 @@ RULERS = (RoleKind.AGENT, RoleKind.MASTER)
 
 
 def senders_of(request: Request) -> tuple[RoleKind, ...]:
-    """Return the kinds of role that may send a request which names its sender or changes the job; empty for others."""
+    """Return the kinds of role that may send a request which names its sender or changes the job; empty for all other
+    requests.
+    """
     match request:
         case messages.JoinServer():
             return (RoleKind.SERVER,)
@@ -65,7 +67,9 @@ def senders_of(request: Request) -> tuple[RoleKind, ...]:
 
 
 def check_certificate(peer: Peer, request: Request) -> None:
-    """Raise `Forbidden` if the peer's certificate is not for the role in whose name it sends this request."""
+    """Raise `Forbidden` if the request names a role as its sender and the peer's certificate is for a different
+    role.
+    """
     if not peer.certified:
         return
     allowed = senders_of(request)
@@ -128,7 +132,7 @@ class MasterService:
         sends it.
 
         While the journal's disk is full, roles wait for their replies and train the leases that they hold. The agent
-        and commands do not wait. The reply to them is the last status that was journaled, with the reason why the job
+        and commands do not wait. The agent and commands get the last journaled status, with the reason why the job
         makes no decisions.
         """
         check_certificate(peer, request)
@@ -141,7 +145,7 @@ class MasterService:
 
     async def _handle_outsider(self, peer: Peer, request: Request) -> Reply:
         context = self.context
-        # these requests change nothing that is journaled
+        # the master journals nothing for these requests
         if isinstance(request, messages.JoinAgent | messages.ShutdownRequest):
             return await self._answer(peer, request)
         if not context.stuck:

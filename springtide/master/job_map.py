@@ -7,7 +7,7 @@ from springtide.rpc.messages.types import JobMap, ShardMap, SlotMap
 MOST_STATES = 20_000
 """Most letters for shards. With more shards, a letter stands for several."""
 ORDER = "xlpd"
-"""States by importance: the state of several shards is the first of these that one of them has."""
+"""States by importance: a group of shards has the first of these states that one of its shards has."""
 
 
 def map_of(context: MasterContext, parts: MasterParts) -> JobMap:

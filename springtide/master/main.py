@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Listening(NamedTuple):
-    """Address that a master binds, the name under which others reach it, and its certificates."""
+    """Address that a master binds, the name under which other hosts reach the master, and the master's certificates."""
 
     host: str
     port: int

@@ -1,7 +1,7 @@
 """Declares every metric of a job for Prometheus, and reads their values from a job's status.
 
 `METRICS` is the whole list: `springtide metrics`, `--metrics-port`, docs/reference/metrics.md and the Grafana dashboard
-in deploy/ follow it. One endpoint, that of the master, has the metrics of every role, with the label `role`. Next:
+in deploy/ follow it. The master's endpoint has the metrics of every role, with the label `role`. Next:
 `telemetry.prometheus`.
 """
 
@@ -22,7 +22,7 @@ Values = Iterable[tuple[Labels, float | None]]
 
 
 class Metric(NamedTuple):
-    """One metric: its declaration, and how to read its values. An unknown value is None and is left out."""
+    """The declaration of one metric, and how to read its values. An unknown value is None and is left out."""
 
     name: str
     help: str

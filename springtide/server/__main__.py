@@ -136,7 +136,7 @@ def serve_job(
     scattered: FileStore | None = None,
 ) -> None:
     ends: list[str] = []
-    """Reasons for which this server ends, other than a signal."""
+    """Reasons for the end of this server, other than a signal."""
 
     def on_reply(reply: messages.HeartbeatReply) -> None:
         role.hurried = reply.hurry

@@ -29,7 +29,7 @@ from springtide.server.server import ServerRole
 
 log = logging.getLogger(__name__)
 
-BUSY_SHARE = 0.25  # share of one CPU that saving may use while nobody waits for the checkpoint
+BUSY_SHARE = 0.25  # share of one CPU that saving may use while no role waits for the checkpoint
 REST_S = 0.002  # shortest sleep in seconds; shorter sleeps are added up until they reach this length
 WHOLE = sys.maxsize  # bytes per piece while somebody waits for the checkpoint: no limit
 # most increments after a full image; each slot adds 0 to 7 to this number, so that full images are spread over time
@@ -79,8 +79,9 @@ class SlotSaver:
         self._chains: dict[int, Chain] = {}
         """Chains by slot, up to the last complete checkpoint."""
         self._pending: dict[int, Chain] = {}
-        """Chains of the last save by slot. These chains count once the next order confirms that the last checkpoint is
-        complete."""
+        """Chains of the last save by slot. The server uses these chains once the next order confirms that the last
+        checkpoint is complete.
+        """
         self._sizes: dict[str, int] = {}
         """Sizes in bytes of the segment files that hold chains, by name."""
         self._copy = _native.SlotCopy()
@@ -142,7 +143,7 @@ class SlotSaver:
         if self._node and reply.tidy:
             shutil.rmtree(self._folder / self._home, ignore_errors=True)
             with contextlib.suppress(OSError):
-                self._folder.rmdir()  # this fails harmlessly if another server still uses the folder
+                self._folder.rmdir()  # the removal fails harmlessly if another server still uses the folder
 
     def _write(self, order: SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
         """Write all slots of this server, or full images of the ordered slots that it owns now."""

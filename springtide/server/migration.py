@@ -90,8 +90,9 @@ class SlotHandover:
                 self.hurried = self.hurried and self._goal is not goal
 
     def _heed_call(self, goal: SlotGoal) -> None:
-        """Answer a roll call. At this moment, this server hands nothing over, and refuses slots from servers that
-        missed the call."""
+        """Answer a roll call. From this moment, the server hands over no slot, and refuses slots from servers that
+        missed the roll call.
+        """
         if goal.call > self._call:
             self._role.expect_anew()
             self._call = goal.call
@@ -125,8 +126,8 @@ class SlotHandover:
     def _settle_doubts(self, goal: SlotGoal) -> list[SlotParcel]:
         """Settle slots that were closed for a server that never answered. Return the handovers to retry.
 
-        If another server owns such a slot now, this server drops it. If the target has left permanently, this server
-        serves the slot again.
+        If another server owns one of these slots now, this server drops the slot. If the target has left permanently,
+        this server serves the slot again.
         """
         ask: list[SlotParcel] = []
         for slot, server in dict(self._role.in_doubt).items():
@@ -148,8 +149,9 @@ def overtaken(goal: SlotGoal, known: SlotGoal) -> bool:
 
 
 def step_back() -> None:
-    """Give the native serving threads the lowest priority until the process ends, so that the thread that hands over
-    slots comes first."""
+    """Set the native serving threads to the lowest priority until the process ends, so that the thread that hands over
+    slots runs first.
+    """
     ours = {thread.native_id for thread in threading.enumerate()}
     for task in pathlib.Path("/proc/self/task").iterdir():
         if int(task.name) not in ours:

@@ -94,7 +94,7 @@ class Mirror:
 
 
 class MirrorServer:
-    """Listener that stores files of other servers and serves this server's folder, until it is closed."""
+    """Listener that stores other servers' files and serves the files of this server's folder, until it is closed."""
 
     def __init__(self, folder: pathlib.Path, secret: bytes, host: str, *, certificates: str = "") -> None:
         self._copies, self._turn = SegmentCopies(folder), asyncio.Lock()

@@ -37,7 +37,7 @@ class RestoredFrom(NamedTuple):
 def bring_back(store: _native.Store, wanted: RestoreOrder, scattered: FileStore | None = None) -> RestoredFrom:
     """Import the slots from the checkpoint that `wanted` names, or else from the newest readable checkpoint.
 
-    If its folder has no usable checkpoint, try `fallback`, which is a copy in storage. If servers have local disks,
+    If the folder has no usable checkpoint, restore from `fallback`, a copy in storage. If servers have local disks,
     `scattered` replaces the folder.
     """
     places: dict[str, str | FileStore] = {where: where for where in (wanted.where, wanted.fallback) if where}

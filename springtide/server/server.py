@@ -50,7 +50,7 @@ class HandedOver:
 
 
 class ServerRole:
-    """One server of a job, which serves from ``start`` to ``stop``. Call ``place`` to assign slots to the server."""
+    """One parameter server of a job. It serves from `start` to `stop`. Call ``place`` to assign slots to the server."""
 
     def __init__(
         self,
@@ -65,7 +65,9 @@ class ServerRole:
         certificates: str = "",
         **limits: Any,
     ) -> None:
-        """Create the server. `limits` has other fields of `_native.ServerOptions`, such as `port` or `stall_s`."""
+        """Create the server. `limits` has the remaining fields of `_native.ServerOptions`, such as `port` or
+        `stall_s`.
+        """
         self.index = index
         self.hurried = False
         """Whether the checkpoint being written is urgent, because a caller waits for it."""
@@ -73,7 +75,7 @@ class ServerRole:
         self.leaves = False
         """Whether the server refuses further slots."""
         self.in_doubt: dict[int, int] = {}
-        """Slots closed here during a handover that was never acknowledged, with the target server."""
+        """Slots that this server closed for a handover which the target never acknowledged, with the target server."""
         # more threads than usable cores would compete with the client that sends a large request
         threads = threads or min(LOOKUP_THREADS, usage.cores())
         self.store = _native.Store(slots=slots, seed=seed, threads=threads)
@@ -85,7 +87,9 @@ class ServerRole:
         self._placed = False
 
     def start(self) -> str:
-        """Listen and return the address; port 0 selects a free port. PortTaken if another process has the port."""
+        """Listen and return the address; port 0 selects a free port. Raise PortTaken if another process has the
+        port.
+        """
         host, port = self._server.start()
         self.address = addresses.join(host, port)
         return self.address
@@ -143,8 +147,9 @@ class ServerRole:
         self._server.take_back(slot)
 
     def release(self, slot: int) -> None:
-        """Drop a slot that was closed for a transfer. Call this when it is certain that the target owns the slot,
-        although the target has not answered."""
+        """Drop a slot that was closed for a transfer. Call this method when the target certainly owns the slot,
+        although the target has not answered.
+        """
         self.in_doubt.pop(slot, None)
         self._server.let_go(slot)
 

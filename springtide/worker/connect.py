@@ -86,5 +86,7 @@ def client_time(client: TableClient) -> ClientTime | None:
 
 
 def own_host(welcome: WorkerWelcome) -> str:
-    """Return the host on which this worker listens: the link's host, or else the address that faces the servers."""
+    """Return the host on which this worker listens: the link's host if it has one, or else the local address of the
+    connection to the servers.
+    """
     return welcome.host or addresses.facing(*addresses.parse(next(address for address in welcome.servers if address)))

@@ -27,7 +27,7 @@ RESTARTED = (
 def first_line(error: BaseException, script: str, *, unneeded: bool = False, started_late: str = "") -> str:
     """Return the error with its line in the user's code: `ValueError: no such column (train.py:12)`.
 
-    `unneeded`: True if the worker got no batch, so that variables that its loop sets may be undefined.
+    `unneeded`: True if the worker got no batch, so that variables that the user's loop sets may be undefined.
     `started_late`: the epoch in which the script was restarted, if it was.
     """
     if isinstance(error, SyntaxError):
@@ -44,7 +44,7 @@ def first_line(error: BaseException, script: str, *, unneeded: bool = False, sta
 
 
 def gpu_memory_text(error: BaseException) -> str:
-    """If the GPU ran out of memory, return what uses its memory; empty for any other error."""
+    """If the GPU ran out of memory, return what uses its memory; return an empty string for any other error."""
     if type(error).__name__ != "OutOfMemoryError":
         return ""
     from springtide.worker import gpu_memory  # import here, because this module imports torch

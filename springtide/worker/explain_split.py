@@ -35,7 +35,7 @@ ITERABLE = "the data set is an IterableDataset: its samples have no indices that
 
 
 class ObservedJob(Job):
-    """A job whose loop is observed in order to find a split, even without a cluster."""
+    """A job that records the user's loop in order to find a split. It works without a cluster."""
 
     def __init__(self, settings: config.Settings, to_master: MasterLink, *, explainer: "ScriptExplainer") -> None:
         super().__init__(settings, to_master)
@@ -127,7 +127,7 @@ def main(file: str, given: list[str], end: Callable[[int], Any] = os._exit) -> N
     script = os.path.abspath(given[0])
     explaining = ScriptExplainer(file, end)
     make = functools.partial(ObservedJob, explainer=explaining)
-    springtide.join = lambda **settings: open_job(settings, make)  # the script calls this function as st.join()
+    springtide.join = lambda **settings: open_job(settings, make)  # user scripts call this function as st.join()
     logs.log_quietly(debug=False)
     sys.argv = given
     sys.path[0] = os.path.dirname(script)

@@ -18,8 +18,9 @@ from springtide.embedding.lookup.device_tables import DeviceTables
 from springtide.embedding.modules.table_weight import TableWeight
 
 _prepared: list[Callable[[], tuple[int, int] | None]] = []
-"""For each prepared model, a function that returns its bytes of rows and of dense state. The function returns None
-after the model is deleted."""
+"""For each prepared model, a function that returns the bytes of the model's rows and of its dense state. The function
+returns None after the model is deleted.
+"""
 
 ADVICE = {
     "rows": "give rows less GPU memory: cache='8G' in job.prepare, or springtide run --cache 8G",
@@ -77,7 +78,7 @@ def watch(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer], rows: D
 
 
 def explain(error: BaseException) -> str:
-    """Return what uses the GPU's memory and what to do about it; empty for any other error."""
+    """Return what uses the GPU's memory and what to do about it; return an empty string for any other error."""
     if not isinstance(error, torch.cuda.OutOfMemoryError) or not torch.cuda.is_initialized():
         return ""
     free, total = torch.cuda.mem_get_info()

@@ -63,7 +63,7 @@ IN_ORDER = (
 
 @takes_numbers()
 def join(**settings: Any) -> "Job":
-    """Join the job that the environment names. Without such a job, train alone, with tables in this process.
+    """Join the job that the environment names. Without such a job, train alone with tables in this process.
 
     `settings` are fields of `springtide.config.Settings` and override the environment.
     """
@@ -93,7 +93,7 @@ class PreparedData(NamedTuple):
 
 
 class Job:
-    """This worker's membership in its job, which `join` returns."""
+    """This worker's membership in its job. `join` returns this object."""
 
     def __init__(self, settings: config.Settings, to_master: master_link.MasterLink) -> None:
         self._settings, self._link = settings, to_master
@@ -129,9 +129,8 @@ class Job:
 
     @property
     def leaving(self) -> bool:
-        """True if this worker must leave before the end of the data, because of Ctrl-C or because the job scales
-        down. The worker's loop then ends early. Leave the code after the loop to other workers: ``if not
-        job.leaving:``
+        """True if this worker must stop before the end of the data, because of Ctrl-C or because the job scales down.
+        The worker's loop then ends early. Leave the code after the loop to other workers: ``if not job.leaving:``
         """
         return self._link.draining
 
@@ -160,10 +159,10 @@ class Job:
     ) -> tuple[nn.Module, Optimizers, batches.Batches]:
         """Serve the model's tables. Return the model, the optimizer(s) and the batches for the loop.
 
-        model: its embeddings (nn.Embedding, nn.EmbeddingBag, TorchRec collections, st.EmbeddingBag) become served;
-            nothing else changes. Do not wrap the model in DistributedDataParallel.
+        model: its embeddings (nn.Embedding, nn.EmbeddingBag, TorchRec collections, st.EmbeddingBag) become served
+            tables. Nothing else in the model changes. Do not wrap the model in DistributedDataParallel.
         optimizer: one torch.optim optimizer or a list of optimizers; the result has the same form.
-        dataset: a Dataset, a DataLoader (sets the data set, batch size, shuffle, collate and readers), an
+        dataset: a Dataset, a DataLoader (its data set, batch size, shuffle, collate and readers apply), an
             IterableDataset (every worker reads all of it and trains its share), or an st.stream(...).
         batch_size: samples per batch, of a worker or of all workers (see `scaling`); None: the DataLoader's, else 512.
         accumulate: batches per step; call step() if `batches.completes_step`. In bsp mode, leave it out.
@@ -252,7 +251,7 @@ class Job:
         how: "sum", "mean", "max" or "min". Sums are in the order of ranks.
         weight: for "mean": this worker's weight, such as its number of samples; default 1.
 
-        `gather` says when to call it, and what happens when workers are lost, join or leave.
+        See `gather` for when to call this method, and what happens when workers are lost, join or leave.
         """
         validation.choice(how, "reduction", OPERATIONS)
         if weight is not None and how != "mean":
@@ -264,7 +263,8 @@ class Job:
         return worker_values.reduce({rank: one for rank, (one, _) in given.items()}, how, weights)
 
     def divide(self, dataset: Any) -> torch.utils.data.Subset[Any]:
-        """Return this worker's part of a data set, for example for validation. The parts of all workers are the whole.
+        """Return this worker's part of a data set, for example for validation. Together, the parts of all
+        workers contain every sample once.
 
         The workers agree on the parts as in `gather`. A restarted worker gets the same part again. The part of a worker
         that leaves afterwards is missing in sums over workers; a worker that comes afterwards gets an empty part.
@@ -279,13 +279,13 @@ class Job:
         """Write cached rows of workers to the servers, so that a read in the middle of a pass is exact.
 
         In a bsp group with caches, every worker must call it at the same step, right after `optimizer.step()`. In all
-        other jobs it does nothing, because rows are on the servers.
+        other jobs the call does nothing, because rows are always on the servers.
         """
         if self._wired is not None:
             self._wired.step.flush_now()
 
     def finish(self) -> None:
-        """Report that the script is done. `springtide run` calls this for the scripts that it starts."""
+        """Report that the script is done. `springtide run` calls this method for scripts that it starts."""
         self._link.finish()
 
     def _shared(

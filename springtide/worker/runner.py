@@ -93,7 +93,7 @@ def report_error(error: BaseException, script: str) -> int:
 
 
 def blame_of(error: BaseException) -> Blame:
-    """Blame the infrastructure for its errors, and for errors that the script raised because of them."""
+    """Report an infrastructure error as the cause, if the script failed because of it."""
     seen: set[int] = set()
     while id(error) not in seen:
         if isinstance(error, errors.JobFailed | errors.TemporaryError):

@@ -66,7 +66,7 @@ class Wired:
     sharing: CacheCoordinator | None = None
     """Coordinator that allocates batches and caches rows, in a bsp group; otherwise None."""
     copies: StaleRowCache | None = None
-    """Row cache of this worker, in an async job; otherwise None."""
+    """Row cache of this worker, in an async job; None in a bsp job."""
     cutting: UnitSplitter | None = None
     """Splitter of batches into units, in a bsp group that sums gradients in the order of the batch; otherwise None."""
 
@@ -206,7 +206,7 @@ def wired_alone(
 def connected(
     to_master: master_link.MasterLink, settings: config.Settings, behind: Behind | None, before_read: BeforeRead
 ) -> TableClient:
-    """Connect to the tables. Follow their servers to other addresses and placements."""
+    """Connect to the tables. Follow servers that move to new addresses, and follow new placements."""
     client = connect.to_tables(to_master, settings, behind=behind, before_read=before_read)
     to_master.news.servers.follow(lambda servers: client.readdress(servers.addresses, servers.lives))
     to_master.news.slots.follow(client.reroute)
@@ -216,7 +216,7 @@ def connected(
 def reducer_of(named: Sequence[tuple[str, nn.Parameter]], served: Sequence[ServedTable], *, ordered: bool) -> Reducer:
     """Return the reducer of a bsp group's dense gradients. With `ordered`, the reducer sums units in the order of the
     batch."""
-    # reserve these even without a cache, so that the sums of gradients are equal with and without a cache
+    # reserve the places even without a cache, so that sums of gradients are equal with and without a cache
     words = allreduce.words_needed([table.spec.id for table in served])
     return (OrderedReducer if ordered else Reducer)([param for _, param in named], None, words=words)
 
@@ -384,7 +384,7 @@ class _ForwardMark:
 
     def __init__(self, meter: StepMeter) -> None:
         self._done = meter.forward_done
-        # call it outside of compiled graphs, because a compiled graph cannot read a clock
+        # call the hook outside of compiled graphs, because a compiled graph cannot read a clock
         self._outside = compile_guard.outside_graphs(lambda: meter.forward_done())
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
@@ -430,8 +430,9 @@ class LoadGuard:
 def share_hyperparameters(
     to_master: master_link.MasterLink, own: Sequence[torch.optim.Optimizer], card: DatasetCard
 ) -> None:
-    """Tell experiment trackers the sizes and the plain options of the optimizers. Those of the second one end in
-    `_1`."""
+    """Tell experiment trackers the sizes and the plain options of the optimizers. The names of the second optimizer's
+    options end in `_1`.
+    """
     found: dict[str, bool | int | float | str] = {"batch_size": card.batch_size, "epochs": card.epochs}
     for number, optimizer in enumerate(own):
         end = f"_{number}" if number else ""

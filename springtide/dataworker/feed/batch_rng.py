@@ -87,9 +87,10 @@ def _put_back(states: States) -> None:
 class _NumPy:
     """Fast save and restore of NumPy's global random state.
 
-    NumPy needs 0.3 ms to get or set its state. If the generator's memory has not changed, this class reuses the last
-    state instead. The class asks NumPy for its state in two cases: NumPy holds the second normal deviate of a pair,
-    which is stored outside that memory, or the global generator is of another kind.
+    NumPy needs 0.3 ms to get or set its state. If the generator's memory has not changed since the last read, this
+    class reuses the state that it read then. The class must ask NumPy for the state in two cases: NumPy holds the
+    second normal deviate of a pair, which NumPy stores outside the generator's memory, or the global generator is not a
+    Mersenne Twister.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Connect a trainer to its data workers: send requests, receive batches.
 
 In: requests of dataworker/feed/feed.py, or of a middle stage (dataworker/feed/worker.py). Out: batches by number, each
-once. dataworker/feed/dispatch.py assigns the requests. Each data worker has a thread here. All threads end with
-`close`. A forked child needs none of these threads.
+once. dataworker/feed/dispatch.py assigns the requests. The trainer runs one thread for each data worker. All threads
+end with `close`. A forked child needs none of these threads.
 """
 
 import contextlib
@@ -52,7 +52,9 @@ class AskBatch(FeedMessage, frozen=True):
     """Sample indices, little-endian int64."""
     name: BatchName | None
     asks: tuple[int, ...] = ()
-    """Leaves that this trainer needs in addition to those of the split (dataworker/split/program/payload.py)."""
+    """Extra leaves that this trainer needs, besides the leaves that the split sends
+    (dataworker/split/program/payload.py).
+    """
 
 
 class DropBatch(FeedMessage, frozen=True):
@@ -112,7 +114,9 @@ class WantedBatch(NamedTuple):
 
 
 class StepAnswer(NamedTuple):
-    """The result of a step: a batch, or an error. If both are missing, the trainer must make the batch itself."""
+    """The result of a step: a batch, or an error. If the result has neither a batch nor an error, the trainer must make
+    the batch itself.
+    """
 
     tree: Any = None
     made: bool = False
@@ -165,7 +169,7 @@ class WorkerConnections:
         self._closed = False
 
     def attach(self, worker: str, address: str) -> None:
-        """Connect to this data worker as soon as it is reachable. Existing connections stay."""
+        """Connect to the data worker as soon as it is reachable. Existing connections stay."""
         with self._lock:
             known = self._links.get(worker)
             if self._closed or (known is not None and known.address == address):
@@ -184,7 +188,7 @@ class WorkerConnections:
                 self._leave(self._links[worker])
 
     def request(self, wanted: WantedBatch, asks: tuple[int, ...] = ()) -> int:
-        """Request this batch, with the extra leaves in `asks`; return its number."""
+        """Request a batch together with the extra leaves in `asks`; return the number of the request."""
         with self._lock:
             step, self._steps = self._steps, self._steps + 1
             indices = np.ascontiguousarray(wanted.indices, dtype="<i8").tobytes()
@@ -248,7 +252,7 @@ class WorkerConnections:
             if link.thread is not None and link.thread is not threading.current_thread():
                 link.thread.join(JOIN_S)
 
-    # The caller of these methods holds the lock:
+    # The caller of the methods below holds the lock:
 
     def _settled(self, step: int) -> StepAnswer | None:
         state = self._dispatch.steps[step]
@@ -410,7 +414,7 @@ class WorkerConnections:
 
 
 def _first(outbox: deque[FeedMessage]) -> FeedMessage | None:
-    """Return the next message. Return None if another thread has emptied the outbox."""
+    """Return the next message. Return None if another thread has already taken the last message."""
     try:
         return outbox.popleft()
     except IndexError:

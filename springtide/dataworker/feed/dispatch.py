@@ -84,8 +84,9 @@ class WorkerState:
     """A trainer's view of a data worker."""
 
     steps: list[int] = field(default_factory=list)
-    """Steps that the worker got and has not answered. The worker makes the first of them. Some of them may already be
-    settled by another worker."""
+    """Steps that the worker got and has not answered. The worker makes the first of these steps. Another worker may
+    already have answered some of these steps.
+    """
     since: float = 0.0
     """Time when the worker began the first of these steps."""
     mean_s: float | None = None
@@ -269,8 +270,8 @@ class Dispatch:
         return AssignStep(worker, step)
 
     def _choose(self, tried: set[str]) -> str | None:
-        """Return the worker for the next step. A worker that already failed this step is chosen only if no other worker
-        is left.
+        """Return the worker for the next step. A worker that already failed this step is chosen only if all remaining
+        workers failed the step.
 
         A slow worker gets a second step only if it would finish this step earlier than a fully loaded fast worker.
         """

@@ -59,7 +59,7 @@ class BatchFeed:
         self._closing = weakref.finalize(self, self._pool.close)
 
     def attach(self, worker: str, address: str) -> None:
-        """Also use this data worker, as soon as it is reachable. After a lost connection the feed reconnects."""
+        """Add this data worker to the feed as soon as it is reachable. After a lost connection the feed reconnects."""
         self._pool.attach(worker, address)
 
     def detach(self, worker: str) -> None:
@@ -82,7 +82,7 @@ class BatchFeed:
 
     @property
     def state(self) -> FeedState:
-        """Statistics of this feed, without the times of the loop and of forward(), which callers add."""
+        """Statistics of this feed. Callers add the times of the loop and of forward()."""
         workers = self._pool.workers
         return FeedState(
             made=self._pool.made,
@@ -105,8 +105,8 @@ class BatchFeed:
         """Yield batches in the wanted order, and None for a request without indices.
 
         An `UnreadableBatch` replaces a batch that raised on data workers. While no data worker is attached, or `fed()`
-        is False, `own` makes batches in this thread. `own` gets the same random numbers as a data worker would, and its
-        errors are raised here.
+        is False, `own` makes batches in this thread. `own` gets the same random numbers as a data worker would, and
+        raises errors in this thread.
 
         timeout_s: raise TimeoutError after waiting this long for a batch. A request without indices is a barrier: the
         feed sends later requests only after it has yielded the barrier. If the loop ends early, pending batches are
@@ -138,7 +138,7 @@ class BatchFeed:
             self._pool.forget(*(step for step, _ in window if step is not None))
 
     def ask_again(self, indices: NDArray[np.int64], name: BatchName | None, leaves: tuple[int, ...]) -> Any:
-        """Return a batch that a data worker makes again, with these leaves; None if no data worker can make it."""
+        """Let a data worker make a batch again, with these leaves; return None if no data worker can make the batch."""
         if not self._pool.workers:
             return None
         step = self._pool.request(WantedBatch(indices, name), leaves)
@@ -165,7 +165,7 @@ class BatchFeed:
         return UnreadableBatch(answer.error) if answer.error else self._make(request, own)
 
     def _wait(self, step: int, timeout_s: float | None) -> StepAnswer:
-        """Wait for the result of a step; return an empty answer if no data worker can make it."""
+        """Wait for the result of a step; return an empty answer if no data worker can make the step's batch."""
         answer = self._pool.wait(step)
         began = time.monotonic()
         while answer is None and not self._pool.alone and not self._pool.overdue(step):

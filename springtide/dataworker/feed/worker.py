@@ -1,9 +1,9 @@
 """Data worker: makes the mini-batches that trainers request, one at a time, each trainer in turn.
 
-In: a `Pipeline`, and the stage that this data worker runs. Out: batches, each under the name of its request. A data
-worker keeps no state, so a repeated request gives the same batch on any data worker. A middle stage requests its input
-from the previous stage, like a trainer (connections.py). If no data worker runs the previous stage, this data worker
-also runs the earlier stages.
+In: a `Pipeline`, and the stage that this data worker runs. Out: batches, each labelled with the name of its request. A
+data worker keeps no state, so a repeated request gives the same batch on any data worker. A middle stage requests its
+input from the previous stage, like a trainer (connections.py). If no data worker runs the previous stage, this data
+worker also runs the earlier stages.
 """
 
 import logging
@@ -96,8 +96,9 @@ class _Trainer:
     channel: BatchChannel
     requests: deque[_Request] = field(default_factory=deque)
     outbox: deque[tuple[FeedMessage, codec.BatchMessage | None]] = field(default_factory=deque)
-    """Batches for a trainer on another host. A thread sends these batches while the data worker makes the next
-    batch."""
+    """Batches to send to a trainer on another host. A thread sends these batches while the data worker makes the next
+    batch.
+    """
     making: _Request | None = None
     told_leaving: bool = False
     gone: bool = False
@@ -218,7 +219,8 @@ class DataWorker:
         with self._changed:
             self._changed.notify_all()
 
-    # Each trainer has a receiving thread; a trainer on another host also has a sending thread.
+    # Each trainer has a thread that receives its requests; a trainer on another host also has a thread that sends its
+    # batches.
 
     def _accept_all(self) -> None:
         while True:
@@ -385,7 +387,9 @@ class DataWorker:
 
 
 def _deliver(channel: BatchChannel, message: FeedMessage, batch: codec.BatchMessage | None) -> None:
-    """Send a message. Disconnect a trainer that cannot be answered, so that it asks another data worker."""
+    """Send a message. Disconnect a trainer to which no answer can be sent, so that the trainer asks another data
+    worker.
+    """
     try:
         try:
             send_message(channel, message, batch)

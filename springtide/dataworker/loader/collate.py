@@ -26,7 +26,7 @@ class CollatedBatch(NamedTuple):
     poison: list[int]
     """Indices of the samples that are missing from the batch."""
     why: list[str]
-    """The error of each missing sample, on one line."""
+    """The errors of all missing samples, one line for each sample."""
     trace: str
     """The traceback of the first error; empty without errors."""
 

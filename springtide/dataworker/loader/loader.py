@@ -107,7 +107,8 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
     num_workers: data workers at the start; "auto": the loader chooses and changes the number itself.
     seed: seed of the order of samples, which also depends on the epoch.
     on_error: "fail", or "skip" to leave out samples that raise an error.
-    rank, world: this process and the number of processes that share each epoch; None: those of torch.distributed.
+    rank, world: the number of this process, and the number of processes that share each epoch; None: take both from
+      torch.distributed.
     """
 
     @takes_numbers("self", "dataset", "sampler", "batch_sampler", "generator", "multiprocessing_context")

@@ -19,8 +19,8 @@ FORMAT = 1
 
 
 def kind_of(order: "BatchOrder | None") -> dict[str, Any]:
-    """Return the kind of a loader. Loaders of the same kind have the same order, so a position of one is valid for the
-    other. `order` is None for an IterableDataset.
+    """Return the kind of a loader. Loaders of the same kind have the same order, so a position saved by one loader is
+    valid for the other. `order` is None for an IterableDataset.
 
     `unit` is the unit of `LoaderPosition.done`: samples of an indexable data set, or batches of a user's sampler or a
     stream.
@@ -142,7 +142,7 @@ class BatchArguments:
 
 @dataclass(slots=False, eq=False)
 class WorkerArguments:
-    """DataLoader arguments for its workers, as attributes of the loader."""
+    """DataLoader arguments that concern the worker processes, as attributes of the loader."""
 
     pin_memory: bool
     timeout: float

@@ -39,7 +39,7 @@ class LoaderPosition(NamedTuple):
 
 
 class DrawnBatch(NamedTuple):
-    """A batch that is still to be made: its indices, its name and the position after it."""
+    """A batch that no process has made yet: its indices, its name and the position after it."""
 
     indices: Indices
     name: BatchName

@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 
 ROOM = 8  # default number of batches to make ahead: enough to bridge a pause of a data worker, and cheap in memory
 DEADLY = 2  # how often data workers try a batch again before the batch counts as poison
-# seconds to wait for a new data worker after one has died. When this time is over, this process makes the batch, at the
-# risk of dying too.
+# seconds to wait for a new data worker after one has died. After this time, this process makes the batch, at the risk
+# of dying too.
 WAIT_S = 120.0
 POLL_S = 0.02
 KILLS = "data workers die whenever they make this batch"
@@ -149,7 +149,7 @@ class WorkerPool:
         """Make a batch that no data worker can make now.
 
         If a batch was pending when a data worker died, the batch may have caused the death. Such a batch waits for the
-        next data worker, so that it cannot kill this process.
+        next data worker, because it could kill this process too.
         """
         assert self._running is not None
         supervisor, feed = self._running.supervisor, self._running.feed

@@ -1,8 +1,8 @@
 """Process of a data worker in a job: `python -m springtide.dataworker.processes.__main__`.
 
 In: environment variables (`config`), and the job's package, which a trainer writes. Out: mini-batches for trainers
-(dataworker/feed/worker.py), until the master ends this process and trainers have fetched all its batches. A data worker
-keeps no state, so it may die at any time.
+(dataworker/feed/worker.py). The process ends when the master orders it and trainers have fetched all its batches. A
+data worker keeps no state, so it may die at any time.
 """
 
 import gc
@@ -117,7 +117,9 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
 
 
 def await_package(link: channel.MasterChannel, leaving: ExitPlan) -> data_workers.Package | None:
-    """Wait until a trainer has written the job's package. Return None if this process must drain before that."""
+    """Wait until a trainer has written the job's package. Return None if this process must drain before the package
+    arrives.
+    """
     replies: list[Reply] = []
     failures: list[errors.SpringtideError] = []
 

@@ -32,7 +32,7 @@ _RUN = (
 NO_STATUS = -9  # exit status to report for a worker that was killed together with the fork server
 LONGEST_ERROR = 400  # longest error text to report, in characters
 NUMBER: int | None = None
-"""Number of this data worker within its loader; None in any other process."""
+"""Number of this data worker within its loader; None in a process that is not a data worker."""
 
 
 class PackageSetup(msgspec.Struct, frozen=True):
@@ -147,7 +147,7 @@ class _ForkServerProcess:
                 self.process.kill()
                 raise
             except OSError as error:
-                # wait for its end, because `start` replaces only a fork server that has ended
+                # wait for the fork server's end, because `start` replaces only a fork server that has ended
                 if isinstance(error, ConnectionError):
                     self.process.kill()
                     self.process.wait()
@@ -199,7 +199,7 @@ def _end(folder: str) -> None:
 
 @contextlib.contextmanager
 def _ends_with(owner: int, folder: str) -> Iterator[None]:
-    """While the block runs, let a thread end this process if its owner ends, because loading a large data set may take
+    """While the block runs, a thread ends this process if its owner ends, because loading a large data set may take
     long. The thread stops before the first fork.
     """
     loaded = os.eventfd(0)

@@ -1,8 +1,8 @@
 """Copies a package between hosts: trainers send its files to the master, and data workers fetch them from there.
 
 In: a folder written by job_package.py, and its digest. Out: the same files on another host. If both hosts see the same
-disk, nothing is sent. The master (`master.data.shared_values`) keeps the files, so that data workers can start without
-the trainer. This module unpickles nothing and does not import torch.
+disk, the package is not sent. The master (`master.data.shared_values`) keeps the files, so that data workers can start
+without the trainer. This module unpickles nothing and does not import torch.
 """
 
 import contextlib
@@ -100,7 +100,8 @@ def _own_folder() -> pathlib.Path:
 
 @contextlib.contextmanager
 def at_hand(ask: Ask, folder: str, sealed: str) -> Iterator[pathlib.Path]:
-    """Yield a folder with this package: the run's folder if this process can see it, and otherwise a temporary copy.
+    """Yield a folder with this package: the run's folder if this process can see that folder, and otherwise a temporary
+    copy.
 
     Memory that is mapped from the copy stays valid after the copy is deleted.
     """

@@ -22,7 +22,7 @@ class OperationGroup:
     why: str = ""
     """Reason why the operations stay in the trainer; empty if they moved."""
     seconds: float = 0.0
-    """Measured time of these operations for a batch, in this process."""
+    """Measured time of these operations for one batch, in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Explanation:
     stayed: tuple[OperationGroup, ...] = ()
     guards: tuple[Guard, ...] = ()
     why: str = ""
-    """Reason why this cut was chosen, or why there is no cut."""
+    """Reason for this cut, or for the lack of a cut."""
     stages: tuple[str, ...] = ()
     """Name and device of each stage."""
     raw_bytes: int = 0
@@ -160,7 +160,7 @@ class ScriptReport:
     """The outcome of `springtide explain-split` for a script."""
 
     error: str = ""
-    """Reason why there is no report; empty if there is one."""
+    """Reason why there is no report; empty if there is a report."""
     blame: str = ""
     """"script": the script raised. "usage": the file is not a training script."""
     trace: str = ""
@@ -171,7 +171,7 @@ class ScriptReport:
     read_s: float = 0.0
     """Seconds that reading and collating a batch take. This work moves with or without a split."""
     found_s: float = 0.0
-    """Seconds for which this analysis paused the loop, once."""
+    """Seconds for which this analysis paused the loop. The analysis runs once."""
     left: tuple[str, ...] = ()
     """Batch leaves that data workers do not send."""
     touched: tuple[str, ...] = ()

@@ -149,7 +149,9 @@ class _Cut:
         return {key: self.book.constants[key] for key in found}
 
     def stages(self) -> tuple[PipelineStage, ...]:
-        """Build a program for each stage. Each program passes on the values that later stages or the trainer read."""
+        """Build a program for each stage. The program of a stage forwards the values that later stages or the trainer
+        read.
+        """
         leaves, calls = self.logs[-1].leaves, self.program.calls
         groups = self._grouped()
         takes: tuple[Term, ...] = tuple(InputKey(number) for number in range(len(leaves)))

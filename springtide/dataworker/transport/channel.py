@@ -52,7 +52,7 @@ _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().d
 class SecureSocket:
     """TLS socket with the interface of a plain socket. Raises `Rejected` if this side does not accept the peer.
 
-    The native core implements the socket, so that one thread may send while another receives.
+    The socket is native code, so that one thread can send while another thread receives.
     """
 
     def __init__(self, sock: socket.socket, certificates: str, *, listens: bool) -> None:
@@ -73,7 +73,7 @@ class SecureSocket:
             raise OSError(error, os.strerror(error))
 
     def recv(self, size: int) -> bytes:
-        """Return exactly this many bytes; empty if the peer has closed."""
+        """Return exactly this many bytes; return no bytes if the peer has closed the connection."""
         data = bytearray(size)
         return bytes(data) if self.recv_into(data) else b""
 
@@ -205,8 +205,8 @@ class BatchChannel:
         """Return the next message. Raise EOFError if the peer has closed or is gone, and BadFrame for an invalid
         message.
 
-        If `types` is given, and the batch has the same layout as the last batch from the socket, the batch is
-        unpacked before it arrives (`await_like`).
+        If `types` is given and the batch has the same layout as the last batch from the socket, the batch is unpacked
+        before its payload arrives (`await_like`).
         """
         if not self._plain:
             return self._rest(self._read_head() if self.local else self._take(HEAD.size))
@@ -228,9 +228,10 @@ class BatchChannel:
         return ReceivedMessage(kind, _read(fields), Payload(says, awaited.buffer, size, awaited.made))
 
     def await_like(self, types: Mapping[str, type] | None) -> None:
-        """Allocate memory and views for another batch like the last one, so that one read receives the whole batch.
+        """Allocate memory and views for a batch with the layout of the last batch, so that one read receives the whole
+        batch.
 
-        Call this before a wait for a batch. `recv` does whatever is still missing.
+        Call this method before a wait for a batch. `recv` then reads the bytes that are still missing.
         """
         if types is None or self._last is None or not self._plain:
             return
@@ -248,7 +249,9 @@ class BatchChannel:
         self._awaited = _Awaited(header, buffer, ctypes.addressof(buffer), size, made, types)
 
     def _rest(self, head: bytes, text: tuple[bytes, bytes] | None = None) -> ReceivedMessage:
-        """Receive the rest of a message after its head. If its text was read with the head, `text` has it."""
+        """Receive the rest of a message after its head. `text` has the message's text, if the text was read together
+        with the head.
+        """
         magic, version, kind, flags, fields, header, size, number = HEAD.unpack(head)
         if magic != MAGIC or version != VERSION:
             raise BadFrame(f"not a message of this protocol version: {magic!r}, {version}")

@@ -45,8 +45,9 @@ class BatchMessage:
 
     header: bytes
     pieces: Pieces
-    """Buffers of the payload. Each has an offset in the payload (in ascending order, multiples of `ALIGNMENT`), an
-    address and a size in bytes."""
+    """Buffers of the payload. Each buffer has an offset in the payload (in ascending order, multiples of `ALIGNMENT`),
+    an address and a size in bytes.
+    """
     size: int
     keep: list[Any]
     """Objects that own the buffers. The addresses are valid while these objects exist."""
@@ -75,7 +76,7 @@ _KINDS: dict[str, Callable[[Iterable[Any]], Any]] = {"list": list, "tuple": tupl
 
 
 class _Unfit(Exception):
-    """Error for a leaf that cannot be sent. Each level of the tree adds its part of the leaf's path."""
+    """Error for a leaf that cannot be sent. Each level of the tree adds its part to the leaf's path."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)

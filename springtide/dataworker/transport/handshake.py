@@ -1,4 +1,4 @@
-"""Connects trainers and data workers. Each side proves that it knows the job's secret.
+"""Connects trainers and data workers. The trainer and the data worker each prove that they know the job's secret.
 
 In: an address, or a port to listen at. Out: a `BatchChannel` to an authenticated peer. The proof is the same as in the
 control plane (rpc/transport/auth.py), with other names for the sides. A caller on the same host connects a second time,
@@ -147,8 +147,8 @@ class FeedListener:
     """Listener that accepts callers as soon as it is constructed. With `host` "0.0.0.0", callers on other hosts are
     accepted too.
 
-    Each handshake has its own thread, so that no caller delays another. `rpc.transport.auth` limits the number and
-    the duration of handshakes.
+    Each handshake runs in its own thread, so that a slow caller does not delay other callers. `rpc.transport.auth`
+    limits the number and the duration of handshakes.
     """
 
     def __init__(self, secret: bytes, *, host: str = "127.0.0.1", certificates: str = "") -> None:

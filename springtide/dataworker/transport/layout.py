@@ -332,8 +332,9 @@ def within(offset: int, length: int, size: int) -> None:
 
 
 def views(plan: CachedHeader, payload: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a plan as views of a payload. Each view has its own storage, because torch.save writes whole
-    storages."""
+    """Yield the tensors of a plan as views of a payload. Each view has its own storage, because torch.save writes the
+    whole storage of a view.
+    """
     if plan.native is not None:
         return iter(plan.native.make(payload))
     made, view = [], torch.frombuffer

@@ -27,7 +27,7 @@ SPARE_BLOCKS = 8  # most free blocks to keep for later messages
 
 
 class SharedSegment:
-    """Shared memory that this process writes and the peer reads."""
+    """Shared memory that this process writes and its peer reads."""
 
     def __init__(self, number: int, capacity: int) -> None:
         self.number, self.capacity = number, capacity
@@ -45,7 +45,7 @@ class SharedSegment:
         return self.pages[0] != 0
 
     def take(self) -> None:
-        """Mark the segment as in use. After this call, only the receiver may mark it as free."""
+        """Mark the segment as in use. After this call, only the receiver may mark the segment as free."""
         self.pages[0] = 1
 
     def fill(self, pieces: list[tuple[int, int, int]] | _native.Pieces) -> None:
@@ -68,7 +68,9 @@ class OutgoingSegments:
         """Segments by number, least recently used first."""
 
     def take(self, size: int) -> SharedSegment | None:
-        """Return a segment with room for this many bytes, marked as in use; None if there is no such segment."""
+        """Return a segment with room for this many bytes, marked as in use; return None if no segment is large
+        enough.
+        """
         needed = size + CONTROL_BYTES
         free = [segment for segment in self.segments.values() if not segment.busy]
         fitting = [segment for segment in free if segment.capacity >= needed]

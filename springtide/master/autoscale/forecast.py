@@ -23,7 +23,7 @@ from springtide.telemetry.logs import RunFiles
 
 log = logging.getLogger(__name__)
 
-# one hour: if there is no history, the forecast assumes for this long that the traffic of the last minutes continues
+# one hour: without history, the forecast assumes for this long that the traffic of the last minutes continues
 COLD_STEPS = 6
 COLD_HIGH = 1.5
 PATIENCE_S = 2.0  # seconds that a decision waits for a forecaster of a user

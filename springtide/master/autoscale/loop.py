@@ -267,8 +267,8 @@ class Autoscaler:
         assert self._advised is not None
         over = job_view.past(self._sources, self._pace, ended_at=self._advised.wall())
         if over.shape is None and not self._rules.adviser.brain:
-            # the job ended while it was sampled, so there is nothing to learn; only a shared brain needs to know that
-            # it ended
+            # the job ended while the loop sampled, so the sample is of no use; only a shared brain needs to know that
+            # the job ended
             return
         try:
             async with asyncio.timeout(CONCLUDE_S):

@@ -69,12 +69,14 @@ class OnlineNotes(msgspec.Struct, frozen=True):
     start_s: float | None = None
     """Clock seconds from the request for a worker to its first trained sample; None until observed."""
     unkept_why: str = ""
-    """Why a worker only counted its dead letters instead of keeping them; empty if all dead letters are kept."""
+    """Reason why a worker only counted its dead letters instead of storing them; empty if all dead letters are
+    stored.
+    """
 
 
 @dataclass(slots=True)
 class LastTimes:
-    """Times when each part of the loop last ran, by the clock; `plan` is in stream time."""
+    """Times when each part of the loop last ran, in clock time; the time of `plan` is in stream time."""
 
     growth: float = -math.inf
     decision: float = -math.inf

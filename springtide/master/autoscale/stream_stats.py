@@ -56,7 +56,7 @@ class StreamStats:
                     partition.trained, partition.end, partition.oldest_at
                 )
                 self._begun += partition.end
-            # these values can decrease, because the loss of a server rolls the ledger back
+            # the counts can decrease, because the loss of a server rolls the ledger back
             known.trained, known.oldest_at = partition.trained, partition.oldest_at
             known.end = max(known.end, partition.end)
             known.ends.note(at, known.end)

@@ -102,7 +102,7 @@ class CheckpointStore:
         # a run with new data leaves the places of the other run to that run
         self.claim = claim if rules.new_data else msgspec.structs.replace(claim, resumed_run=rules.resume_run)
         self.claim_name = ""
-        """File name of this run's claim in the folder; empty if none could be written."""
+        """File name of this run's claim in the folder; empty if the run could not write a claim."""
         self.round: CheckpointRound | None = None
         self.last: Manifest | None = None
         self.kept: list[Manifest] = []
@@ -124,10 +124,10 @@ class CheckpointStore:
         return Lineage(self.claim.run, self.rules.resume_run, self.rules.resume_number)
 
     def begin_run(self) -> None:
-        """Claim the folder and the URL of a new run. If another run owns one of them, raise BadInput with the name
-        of that run.
+        """Claim the folder and the URL of a new run. If another run owns the folder or the URL, raise BadInput with the
+        name of that run.
 
-        If one of them is not writable, the job begins anyway, and the next save reports the error.
+        If the folder or the URL is not writable, the job begins anyway, and the next save reports the error.
         """
         if not self.rules.on:
             return
@@ -164,9 +164,9 @@ class CheckpointStore:
     def take_over(self, saved: int, era: int) -> int:
         """Find complete checkpoints of this run. Return the number of an incomplete checkpoint, or 0.
 
-        `saved` is the number of the last checkpoint in the previous master's journal. A later checkpoint counts only
-        if it began in the ledger's present era. In any other era, the note counts samples as trained that slots
-        restored since then lack.
+        `saved` is the number of the last checkpoint in the previous master's journal. A later checkpoint counts only if
+        it began in the ledger's present era. The note of a checkpoint from an earlier era counts samples as trained
+        that restored slots lack.
         """
         try:
             self._claim_folder()
@@ -345,8 +345,8 @@ class CheckpointStore:
     def publish(self, manifest: Manifest, copied: Manifest | None) -> None:
         """Write the manifest and delete files that are no longer needed. Blocks on the disk, so call it in a thread.
 
-        Files of a checkpoint that is being copied elsewhere are kept. Raises BadInput if another run has taken over
-        the folder.
+        The files of a checkpoint stay while the checkpoint is being copied elsewhere. Raises BadInput if another run
+        has taken over the folder.
         """
         self._claim_folder()
         checkpoint_io.publish(self.place, manifest)
@@ -371,7 +371,7 @@ class CheckpointStore:
         return now.note if now is not None else None
 
     def withdraw(self, manifest: Manifest) -> None:
-        """Remove a checkpoint that was abandoned during its publication, so that nothing finds it."""
+        """Remove a checkpoint that was abandoned during its publication, so that no reader finds it."""
         self._remove(manifest.number)
 
     def abandon(self, why: str, at: float, *, again: bool = True) -> int:

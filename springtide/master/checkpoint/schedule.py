@@ -225,7 +225,7 @@ class CheckpointSchedule:
     # ---- inside ----
 
     def _retained(self) -> list[Manifest]:
-        """Return the checkpoints whose files must stay."""
+        """Return the checkpoints whose files must not be deleted."""
         return [*self.saving.kept, *([self.uploading.running] if self.uploading.running else [])]
 
     def _owners(self, lives: Mapping[int, str]) -> dict[int, str]:

@@ -1,8 +1,8 @@
 """Tracks checkpoint files on servers' own disks: which server mirrors and serves which files, and copies of files to
 storage.
 
-A job with one shared folder, no mirror and no URL does not use this module. Servers describe their disks with each
-request for orders. A new master therefore knows the disks after one request of each server. Next:
+A job with one shared folder, no mirror and no URL does not use this module. Each server describes its disk whenever it
+asks the master for orders. A new master therefore knows the disks after one request of each server. Next:
 `server.checkpoints`, `server.mirror` and `checkpoint.transfer.file_transfer` on the servers.
 """
 
@@ -193,7 +193,7 @@ class FileDirectory:
 
 
 def cost_of_a_host(rules: CheckpointRules, nodes: Mapping[str, str], servers: int, *, in_step: bool = False) -> str:
-    """Describe what the loss of a machine means for a job whose servers have their own disks. `nodes` maps servers to
+    """Describe the effect of losing a machine, for a job whose servers have their own disks. `nodes` maps servers to
     machines; the result is empty if all servers see one folder. `in_step` is True for a bsp group, in which all servers
     restart if one is lost.
     """

@@ -46,7 +46,9 @@ class Uploads:
         self._rules, self._folder, self._claim, self._tell = rules, folder, claim, tell
         self._copying, self._then, self._holders = copying, then, holders
         self.running: Manifest | None = None
-        """Manifest that is being copied; None if none is. Its files must stay until the copy is complete."""
+        """Manifest of the checkpoint that is being copied; None if no copy is running. The files of this checkpoint
+        must stay until the copy is complete.
+        """
         self.done = 0
         self.trouble = ""
         self._tried = 0

@@ -124,7 +124,7 @@ class MasterContext:
         return self.stuck or str(self._story.trouble or "")
 
     def store(self, key: str, value: object) -> None:
-        """Keep a value in the record, so that a master that takes over finds it."""
+        """Store a value in the record, so that a master that takes over finds the value."""
         self.journaled(self.record.shared.share, key, msgspec.msgpack.encode(value))
 
     def log_event(self, kind: str, **fields: Any) -> None:

@@ -41,7 +41,7 @@ create table if not exists snapshot (one integer primary key check (one = 1), up
 
 
 class Superseded(errors.JobFailed):
-    """A master with a higher term has taken over. Once this flag is True, this master must write nothing more."""
+    """A master with a higher term has taken over. Once this flag is True, this master must not write to the journal."""
 
 
 class Journal:
@@ -60,7 +60,7 @@ class Journal:
         self._mode = disks.sqlite_journal_mode(path)
         with self._sqlite():
             with disk_errors(path):
-                private_files.make(path)  # SQLite creates its other files with the same mode
+                private_files.make(path)  # SQLite creates its additional files with the same mode
             self._file = sqlite3.connect(path, isolation_level=None, timeout=5.0)
             try:
                 self._check_format()
@@ -87,8 +87,8 @@ class Journal:
             other.execute("pragma wal_checkpoint(passive)")
 
     def begun_with(self, spec: bytes) -> bytes:
-        """Return the spec of the job's first master, which says how to read the entries. If there is none, store
-        `spec`.
+        """Return the spec of the job's first master, which says how to read the entries. If the journal has no spec,
+        store `spec`.
         """
         with self._sqlite(), self._turn():
             self._file.execute("insert or ignore into spec values (1, ?)", (spec,))
@@ -148,7 +148,7 @@ class Journal:
 
     def save(self, snapshot: bytes) -> None:
         """Store a snapshot and delete the entries before it. Must be called only when no entry waits to be written."""
-        # reset the count even if this fails, so that the next attempt waits for as many entries
+        # reset the count even if the snapshot fails, so that the next attempt waits for the same number of entries
         self.since_snapshot = 0
         with self._sqlite(), self._turn():
             self._file.execute("insert or replace into snapshot values (1, ?, ?)", (self._next - 1, snapshot))
@@ -208,7 +208,7 @@ class Journal:
             committed.set_result(None)
         else:
             committed.set_exception(error)
-            # read the error, so that asyncio does not warn about it; the next `append` raises it
+            # read the task's error, so that asyncio does not warn about it; the next `append` raises the error
             committed.exception()
         if not tried.done():
             tried.set_result(True)

@@ -1,7 +1,7 @@
 """The record of a job, which survives the master: state machine, data ledger, placement and shared values.
 
-The record uses no clock and no socket, so the same calls always produce the same record. The journal keeps each call
-of a method in `JOURNALED` with its arguments; a master that takes over repeats the calls of its predecessor.
+The record uses no clock and no socket, so the same calls always produce the same record. The journal stores each call
+of a method in `JOURNALED` with its arguments. A master that takes over repeats the calls of its predecessor.
 """
 
 import contextlib
@@ -118,8 +118,9 @@ class ScriptPlaces:
         return max(self.places.values(), default=None) if known is None else known
 
     def objects_for(self, rank: int) -> dict[str, bytes]:
-        """Return the object states for a starting worker, by name. Its own states come first, then the states of the
-        lowest rank at the same place."""
+        """Return the object states for a starting worker, by name. The worker's own states come first, then the states
+        of the lowest rank at the same place.
+        """
         place = self.place_for(rank)
         states: dict[str, bytes] = {}
         for other in sorted(
@@ -132,7 +133,7 @@ class ScriptPlaces:
         self.objects, self.places = dict(objects), dict(places)
 
     def forget(self, ranks: set[int]) -> None:
-        """Forget the places of these workers, so that they begin where the other workers are."""
+        """Forget the places of these workers, so that they start at the place of the remaining workers."""
         self.objects = {rank: states for rank, states in self.objects.items() if rank not in ranks}
         self.places = {rank: place for rank, place in self.places.items() if rank not in ranks}
 
@@ -143,7 +144,7 @@ class SharedState:
 
     values: dict[str, bytes] = field(default_factory=dict)
     claims: dict[str, LeaseHolder] = field(default_factory=dict)
-    """Worker that does each of the tasks that are done only once, or `DONE`."""
+    """For each task that the job does only once: the worker that does the task, or `DONE`."""
     gathered: dict[str, dict[int, bytes]] = field(default_factory=dict)
     """Values of all workers by rank, of the newest gathers."""
     changes: int = 0
@@ -167,7 +168,8 @@ class SharedState:
 
     def claim(self, key: str, holder: LeaseHolder) -> bool | None:
         """Return True if this worker must do the task, False if the task is done, and None while another worker does
-        it."""
+        the task.
+        """
         doer = self.claims.get(key)
         if doer is None:
             self.claims[key] = holder
@@ -195,7 +197,7 @@ class SharedState:
             total -= _size_of(self.gathered.pop(oldest))
 
     def release(self, holder: LeaseHolder) -> None:
-        """Release the tasks that a lost worker had claimed, so that another worker can do them."""
+        """Release the tasks that a lost worker had claimed, so that another worker can do these tasks."""
         self.claims = {key: doer for key, doer in self.claims.items() if doer != holder}
 
 

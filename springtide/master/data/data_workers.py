@@ -155,8 +155,8 @@ def of_data_workers(state: JobState) -> float:
 
 
 def all_feed(state: JobState) -> bool:
-    """Return True if no data worker is starting or leaving. While one starts or leaves, the measured speed belongs
-    to another number of cores.
+    """Return True if no data worker is starting or leaving. While a data worker starts or leaves, the measured speed
+    belongs to a different number of cores.
     """
     return all(node.state is NodeState.JOINED and node.address for node in _there(state))
 
@@ -192,7 +192,7 @@ TUNING_KEY = "data workers: tuning"
 """Key of the tuner's state in the record, so that a master that takes over continues the tuning."""
 PACKAGE_S = 270.0
 """Seconds that trainers have to record batches, and to write and send the package."""
-# cores in one scaling step, and the number of cores below which a machine uses half of such a step
+# cores in one scaling step; a machine with fewer cores than the second number uses half of that step
 UNIT, MANY_CORES = 1.0, 8
 
 
@@ -207,7 +207,9 @@ class DataWorkerManager:
         self.package = str(RunFiles(context.folder).package.absolute())
         self._stats = FeedStats()
         self.share: FeedShare | None = None
-        """Feed share of this job, for a planner that divides cores among jobs; None without tuned data workers."""
+        """The feed share of this job, for a planner that divides cores among jobs; None if data workers are not
+        tuned.
+        """
         self._why = ""
         self._shape: tuple[Any, ...] = ()
         self._changed_at = self._decided_at = self._wanted_at = clock()

@@ -43,7 +43,7 @@ class LeaseService:
     async def lease(
         self, holder: LeaseHolder, request: messages.LeaseRequest
     ) -> messages.LeaseReply | Regroup | messages.WaitReply | messages.DataEnd:
-        """Return leases, or the reason why there are none. If there are none, hold the request for a while."""
+        """Return leases, or the reason why there are none. If there are no leases, hold the request for a while."""
         self.on_progress(holder, request.progress, request.failures, request.era)
         context, book, card = self._context, self._context.record.book, request.card
         if card.in_step and not context.record.state.bsp.in_step:

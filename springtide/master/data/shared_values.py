@@ -97,9 +97,9 @@ class SharedValues:
 class ValueGatherer:
     """Calls of `job.gather` that wait for the values of other workers.
 
-    A call waits for each worker that can still make it: the worker has begun an epoch, has not ended, and has not made
-    a later call. A lost worker is waited for, because its next incarnation repeats the call. A value that was given
-    counts, even if its worker is lost afterwards.
+    A call waits for each worker that can still make the same call: the worker has begun an epoch, has not ended, and
+    has not made a later call. A lost worker is waited for, because its next incarnation repeats the call. A value that
+    was given counts, even if its worker is lost afterwards.
     """
 
     def __init__(self, context: MasterContext) -> None:

@@ -1,4 +1,4 @@
-"""Forms bsp groups. Workers wait here for each other, and each worker gets a reply when the group is formed.
+"""Forms bsp groups. Workers wait here until all members of the group have asked. Then each worker gets a reply.
 
 Only the formation is journaled (`job.core.events.GroupFormed`). If the master is replaced, waiting workers ask
 again.
@@ -28,7 +28,7 @@ class BspRendezvous:
         self._migration, self._checkpoints = migration, checkpoints
         self._arrived: dict[LeaseHolder, GroupArrival] = {}
         self._last: dict[LeaseHolder, coordination.GroupReply] = {}
-        """Last reply that each worker got."""
+        """Last reply to each worker."""
         self._met: dict[str, bytes] = {}
         """Values that members of the newest group have shared."""
         self._met_in = self._failed = 0
@@ -120,7 +120,7 @@ class BspRendezvous:
         """Reply to all waiting workers. Workers outside the group learn that the group continues without them."""
         state, at = self._record.state, self._context.clock()
         breaks = dataclasses.replace(state.safety.breaks)
-        # the replies contain these counts, so count this group now, in a copy
+        # the replies contain these counts, so count the new group first, in a copy
         bsp_group.note_formed(breaks, state, formed.members, at=at)
         restored = not formed.known and state.safety.known and self._record.book.has_model
         save = self._checkpoints.due_at_step(last=True) if formed.over else 0

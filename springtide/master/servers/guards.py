@@ -40,7 +40,7 @@ REST_S = 10.0  # seconds to wait after a change of servers, so that its effect i
 
 @dataclass(slots=True)
 class ServerSums:
-    """Totals of one server incarnation at one moment."""
+    """Totals of one server incarnation at one time."""
 
     at: float
     keys: float
@@ -74,7 +74,7 @@ class ServerHistory:
 
 
 class ServerGuards:
-    """Guards of one job's servers, which observe the servers and ask for changes."""
+    """Guards that observe one job's servers and ask for changes."""
 
     def __init__(self, context: MasterContext, rollout: SlotMigration) -> None:
         self._context, self._record, self._rollout = context, context.record, rollout
@@ -98,7 +98,9 @@ class ServerGuards:
             self._act(event, now)
 
     def glance(self, usage: Mapping[Role, RoleUsage], now: float) -> None:
-        """Only check for servers that do not get their share of CPU. This runs after each message of the agent."""
+        """Only check for servers that do not get their share of CPU. This check runs after each message of the
+        agent.
+        """
         nodes = self._servers()
         for node in nodes:
             self._measure(self._of(node), node, usage.get(node.role), now)

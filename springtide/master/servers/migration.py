@@ -36,7 +36,7 @@ NICE = 5  # niceness of the planning thread, because planning may use a core for
 
 
 def _step_back() -> None:
-    """Give this thread a lower priority than all training on this machine."""
+    """Lower this thread's priority below that of all training on this machine."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
@@ -48,7 +48,7 @@ class SlotLoads:
         self.bytes: dict[int, float] = {}
         self.requests: dict[int, float] = {}
         self._counted: dict[int, tuple[int, int]] = {}
-        """Server of each slot, and the request count that it reported."""
+        """The server that owns each slot, and the request count that this server reported for the slot."""
 
     def add_counts(self, rank: int, counts: Iterable[slot_loads.SlotCount]) -> None:
         for slot, size, requests in counts:
@@ -100,7 +100,7 @@ class SlotMigration:
         self._context, self._record, self._changed = context, context.record, context.changed
         self.calling = ServerRollCall(context.record, context.term, context.changed)
         self._goal: dict[int, int] = {}
-        """Target server of each slot that should move."""
+        """Target server of each slot that must move."""
         self._planned_for: tuple[int, ...] | None = None
         """Servers of the newest goal, until only the servers that stay own slots."""
         self._again = False
@@ -110,7 +110,7 @@ class SlotMigration:
         """Epoch of the placement that each worker incarnation uses."""
         self._moved = 0
         self._closed: dict[int, int] = {}
-        """Incarnation of each server that owns no slots and accepts no more."""
+        """Incarnation of each server that owns no slots and accepts no more slots."""
         self._leaving: frozenset[int] = frozenset()
         self._news = GoalNews(context.record)
         self._group_rests = False
@@ -178,7 +178,7 @@ class SlotMigration:
             self._take(claimed, role.rank)
 
     async def reckon(self, role: Role, incarnation: int) -> None:
-        """Find out which slots a relaunched server owns, before the master tells the server. Some of its slots may
+        """Find out which slots a relaunched server owns, before the master tells the server. Some of these slots may
         have moved to other servers, and some may have no owner.
 
         If a server was lost during a transfer, the reports of all living servers show who has the slot. This
@@ -207,15 +207,13 @@ class SlotMigration:
             self._context.apply(events.DecisionMade(f"restore {lost} slots with {heir}", why))
 
     def moved(self, role: Role, report: SlotsMoved) -> None:
-        """Record slots that a server handed over. A slot is ignored if the record says that another server owns it."""
+        """Record slots that a server handed over. Ignore a slot if the record says that a third server owns it."""
         known = self._record.slots.owners
         slots = tuple(slot for slot in report.slots if 0 <= slot < len(known) and known[slot] == role.rank)
         self._take(slots, report.server, report)
 
     def worker_goes_by(self, rank: int, incarnation: int, epoch: int) -> bool:
-        """Record the placement that a worker uses. Return True if this placement is newer than the worker's last
-        one.
-        """
+        """Record which placement a worker uses. Return True if this placement is newer than the worker's last one."""
         holder = LeaseHolder(rank, incarnation)
         newer = epoch > self._epochs.get(holder, 0)
         if newer:
@@ -358,8 +356,8 @@ class SlotMigration:
     def _release_drained(self) -> None:
         """Release drained servers that have no slots, as soon as all workers use a placement without these servers.
 
-        A server must also have declared that it accepts no more slots. Without this declaration, slots of an earlier
-        goal may still be on their way to this server, and would be lost.
+        A server must also have declared that it accepts no more slots. Without this declaration, the server could lose
+        slots of an earlier goal that are still on their way.
         """
         state = self._record.state
         have, informed = set(self._record.slots.owners), self.informed
@@ -369,8 +367,8 @@ class SlotMigration:
                 self._context.apply(events.ServerEmptied(node.role))
 
 
-# longest time in seconds to hold a reply, so that a server that hands no slots over learns quickly that all servers
-# have stopped
+# longest time in seconds to hold a reply, so that a server without moving slots learns quickly that all servers have
+# stopped
 HOLD_S = 1.0
 
 
@@ -408,8 +406,9 @@ class ServerRollCall:
             self._changed.wake_all()
 
     async def gone_on(self, holding: SlotHoldings | None) -> None:
-        """Delay the reply to the heartbeat of a server that has answered this roll call, until a new roll call begins,
-        this one ends, or a timeout expires."""
+        """Delay the reply to the heartbeat of a server that has answered this roll call. The delay ends when a new roll
+        call begins, this roll call ends, or a timeout expires.
+        """
         number = self.number
         if holding is None or not self.open or holding.call < number:
             return

@@ -72,10 +72,11 @@ class Reducer:
         self.nccl: Any = None
         """Communicator (`worker.bsp.nccl.NcclGroup`) that sums buckets on its device; None if gloo sums all."""
         self.elder: int | None = None
-        """Rank whose hyperparameters all ranks use, because the learning-rate schedules of a rank that joined late lag
-        behind."""
+        """The rank whose hyperparameters all ranks use, because learning-rate schedules lag behind on a rank that
+        joined late.
+        """
         self.words = [0.0] * words
-        """This rank's header numbers, which `reduce` sends."""
+        """This rank's header numbers. `reduce` sends these numbers."""
         self.sums: list[float] = list(self.words)
         """Sums of the header numbers over all ranks after a `reduce`, in float32 precision."""
         self._skip = False
@@ -104,7 +105,7 @@ class Reducer:
         return devices.pop() if len(devices) == 1 else torch.device("cpu")
 
     def leave(self) -> None:
-        """Close the connections, so that the other ranks notice."""
+        """Close the connections, so that the other ranks notice that this rank has left."""
         if self.nccl is not None:
             self.nccl.abort()
         self.group = self.nccl = None
@@ -203,7 +204,7 @@ class Bucket(NamedTuple):
 
     flat: torch.Tensor
     own: torch.Tensor
-    """Copy of what this rank contributes."""
+    """Copy of the values that this rank contributes to the sum."""
     views: list[torch.Tensor]
     flags: torch.Tensor
     """Three parts. First, the number of ranks that skip; second, the sums of the header numbers (first bucket only);
@@ -218,11 +219,11 @@ class RankWords:
     flush: bool = False
     """True if all rows must be on the servers after this step."""
     empty: bool = False
-    """True if this step only flushes rows and trains no batch."""
+    """True if the step trains no batch and only flushes rows."""
     last: bool = False
-    """True if this rank knows of no further batch. Ranks learn at different times that a job stops."""
+    """True if this rank has no further batch. Ranks learn at different times that a job stops."""
     ready: bool = False
-    """True if this rank knows where the modules find their ids."""
+    """True if this rank has found where the modules read their ids."""
     go: bool = False
     """The lowest rank requests to start scheduling batches."""
     stop: bool = False
@@ -234,13 +235,14 @@ class RankWords:
     digest: int = 0
     """32-bit digest of the next batch and its schedule; 0 if the batch is not scheduled."""
     refused: frozenset[int] = field(default_factory=frozenset)
-    """Tables whose ids are not all known before forward()."""
+    """Tables with ids that are unknown before forward()."""
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupVerdict(RankWords):
-    """The flags of all ranks together: `ready` is True if all ranks set it, and every other flag is True if any rank
-    sets it."""
+    """The combined flags of all ranks: `ready` is True if all ranks set it, and every other flag is True if any rank
+    sets it.
+    """
 
     torn: bool = False
     """True if only some of the ranks train a batch in this step."""
@@ -296,7 +298,9 @@ class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
         return self._known[key]
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:
-        """Wait for these keys. Raise `GroupChanged` as soon as the master knows that they will not arrive."""
+        """Block until other ranks have set these keys. Raise `GroupChanged` as soon as the master knows that they will
+        not arrive.
+        """
         if missing := tuple(key for key in keys if key not in self._known):
             self._meet(*missing)
 
@@ -307,7 +311,7 @@ class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
         return [self._known[key].decode() for key in keys]
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Return True if these keys are known to this process. torch's NCCL calls this method, which never waits."""
+        """Return True if this process knows these keys. torch's NCCL calls this method, and the method never waits."""
         return all(key in self._known for key in keys)
 
     def _meet(self, *wanted: str) -> None:

@@ -113,8 +113,9 @@ def sum_rows(rows: RowGradients) -> RowGradients:
 
 
 def home_ranks(ids: Sequence[tuple[Tables, Numbers]], rank: int) -> Numbers:
-    """Return, for each row of `rank`, the rank that sums its gradients: the lowest rank that has the row. `ids` has the
-    rows of every rank."""
+    """Return, for each row of `rank`, the rank that sums the row's gradients: the lowest rank that has the row. `ids`
+    has the rows of every rank.
+    """
     ranks = np.repeat(np.arange(len(ids)), [len(keys) for _, keys in ids])
     number, first = distinct_rows(
         np.concatenate([table_ids[0] for table_ids in ids]), np.concatenate([table_ids[1] for table_ids in ids])
@@ -124,7 +125,7 @@ def home_ranks(ids: Sequence[tuple[Tables, Numbers]], rank: int) -> Numbers:
 
 
 def exchange_bytes(group: Any, parcels: Sequence[bytes]) -> list[bytes]:
-    """Send one buffer to every rank, and receive one from every rank. Raise `GroupChanged` if a rank is lost."""
+    """Send one buffer to every rank, and receive one buffer from every rank. Raise `GroupChanged` if a rank is lost."""
     sizes = torch.tensor([len(parcel) for parcel in parcels], device="cpu")
     coming = torch.empty_like(sizes)
     with noticing_loss():
@@ -212,7 +213,9 @@ def from_bytes(values: bytes, kind: torch.dtype) -> torch.Tensor:
 
 
 class UnitGradients:
-    """Gradients of the units of a step. Each `job.prepare` with sums in batch order has one such object."""
+    """Gradients of the units of a step. Each `job.prepare` with sums in batch order creates one object of this
+    class.
+    """
 
     def __init__(self, client: TableClient, reducer: OrderedReducer) -> None:
         self._client, self._reducer = client, reducer
@@ -297,7 +300,7 @@ def exchanged(group: Any, mine: RowGradients) -> RowGradients:
 
 
 class UnitSplitter:
-    """Splits batches into units. Each `job.prepare` has one such object."""
+    """Splits batches into units. Each `job.prepare` creates one such object."""
 
     def __init__(self, lookups: Lookups, picker: SamplePicker, unit: int) -> None:
         self.unit = unit
@@ -324,7 +327,7 @@ class UnitSplitter:
             yield replace(handed, batch=batch, unit=unit, crossing=None)
 
     def _jagged(self, batch: Any) -> bool:
-        """Return True if the batch may not have one row per sample, or if this is not known yet."""
+        """Return True if the batch may not have one row per sample, or if its rows are not known yet."""
         if not self._lookups.settled:
             return True
         return any(bag[3] for call in self._lookups.announced(batch) for bag in call.bags)

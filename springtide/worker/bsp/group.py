@@ -1,9 +1,9 @@
 """Forms the bsp group of this worker, and forms it again when a member is lost or the group size changes.
 
-In: worker/setup.py calls it for the first group, and worker/step/bsp_step.py for later groups. Out: the same step,
-model and data position on every rank. Ranks that join get the leader's model. For checkpoints, the model goes to a
-reserved table on the servers. A step counts once all servers have the parts of all ranks; otherwise the next group
-repeats the step. docs/design/training.md.
+In: worker/setup.py calls it for the first group, and worker/step/bsp_step.py for later groups. Out: ranks with the same
+step, model and data position. Ranks that join get the leader's model. For checkpoints, the model goes to a reserved
+table on the servers. A step counts once all servers have the parts of all ranks; otherwise the next group repeats the
+step. docs/design/training.md.
 """
 
 import logging
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 NEVER = 2**62  # checkpoint number that is never requested
 PROBES = 5  # number of round trips from which a median is taken
-# seconds to wait until the parts of other ranks are on a server; after that, this rank checks whether a member was lost
+# seconds to wait until a server has the parts of all ranks; then this rank checks whether a member was lost
 LOOK_S = 0.5
 TENSOR, TUPLE = "springtide: tensor", "springtide: tuple"  # keys that mark values for which MessagePack has no type
 PLAIN = (bool, int, float, str, type(None))
@@ -260,7 +260,7 @@ class BspGroup:
 
     def keep(self, stepper: GroupStep, applied: Any) -> None:
         """Save the model if a checkpoint is due. The lowest rank waits for `applied`, then stops until all slots are
-        copied. Until then, the servers have exactly this step, because the other ranks wait for the lowest rank.
+        copied. The other ranks wait for the lowest rank, so the servers contain exactly this step until then.
         """
         due = self._link.group.save_due
         if not self.save_due or applied is None:

@@ -1,7 +1,8 @@
-"""All-reduce over NCCL between workers that have a GPU each; gloo connects the same ranks for all other exchanges.
+"""All-reduce over NCCL between workers with one GPU each; gloo connects the same ranks for all other messages.
 
-In: worker/bsp/group.py, for each new group; the ranks' devices come over the master's connection. Out: `NcclGroup`, or
-None where gloo must sum: on CPUs, and where two workers share a GPU, which NCCL refuses. Next: worker/bsp/allreduce.py.
+In: the ranks' devices, over the master's connection. worker/bsp/group.py calls this module for each new group. Out:
+`NcclGroup`, or None where gloo must sum: on CPUs, and where two workers share a GPU, which NCCL refuses. Next:
+worker/bsp/allreduce.py.
 """
 
 import datetime
@@ -42,7 +43,7 @@ def device_id(device: torch.device | None) -> str:
 
 
 def all_apart(ids: Sequence[str]) -> bool:
-    """Return True if each rank has a GPU and no two ranks have the same GPU."""
+    """Return True if each rank has a GPU of its own."""
     return all(ids) and len(set(ids)) == len(ids)
 
 

@@ -51,7 +51,7 @@ class DecisionProbes(NamedTuple):
 
     risk: Callable[[], CrashRisk]
     moved: Callable[[], int]
-    """Function that returns the bytes that this rank and the servers have exchanged so far, in both directions."""
+    """Function that returns the bytes sent so far between this rank and the servers, in both directions."""
     open_paper: Callable[[], PaperSchedule]
     round_trip: Callable[[], float]
     """Function that measures a round trip to the servers in seconds."""

@@ -59,7 +59,7 @@ PASSING = (NOT_YET, NO_PASS, FIRST_PASS, MEASURING)
 
 
 class CacheCoordinator:
-    """Coordinator of allocation and cache. In bsp mode, each `job.prepare` has one."""
+    """Coordinator of allocation and cache. Each `job.prepare` in bsp mode has one coordinator."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class CacheCoordinator:
         """Create the coordinator. `needed_s` returns a step's time without waits; `why` is the reason for the cache.
 
         With `deciding`, the lowest rank decides during the job whether the group caches rows, and the other ranks
-        follow. While there is a cache, the script cannot read rows in the middle of a pass. Caching therefore starts
+        follow. While the rows are cached, the script cannot read rows in the middle of a pass. Caching therefore starts
         after one whole pass without such a read; with `at_once`, caching may start immediately.
         """
         self._why, self._deciding = why, deciding
@@ -154,7 +154,7 @@ class CacheCoordinator:
             self.cache.close()
 
     def hand_out(self, now: ReadBatch, number: int) -> None:
-        """Give this batch to the loop for step `number`, before its rows are requested."""
+        """Give this batch to the loop for step `number`, before the worker requests the batch's rows."""
         self._now, self._in_pass = now, True
         if self.cache is not None and now.plan is not None:
             self.cache.expect(number, now.plan)
@@ -182,7 +182,7 @@ class CacheCoordinator:
             refused=frozenset(tables if self._split else lookups.computed() & set(tables)),
         )
         numbers = allreduce.encode_words(words, tables)
-        # there is room for the flags of all tables, including tables that cannot be cached
+        # this is enough room for the flags of all tables, including tables that cannot be cached
         self._reducer.words[: len(numbers)] = numbers
 
     def apply_verdict(self, number: int) -> None:
@@ -270,7 +270,9 @@ def open_coordinator(
     welcome: WorkerWelcome,
     unit: int = 1,
 ) -> CacheCoordinator | None:
-    """Build the coordinator that allocates the group's batches and caches rows. Return None if neither is wanted."""
+    """Build the coordinator that allocates the group's batches and caches rows. Return None if the job wants neither
+    allocation nor a cache.
+    """
     rules = for_model(rules, model)
     if rules.idle or (rules.auto and welcome.spec.workers > scheduler.MOST_WORKERS):
         return None

@@ -105,7 +105,7 @@ class RowCache:
         self._planner, self._rank, self._trained = planner, place.rank, 0
 
     def expect(self, number: int, allotted: AllottedBatch) -> None:
-        """Announce that step `number` trains this batch, unless `before_push` has already announced it."""
+        """Announce that step `number` trains this batch, unless `before_push` has announced the batch."""
         if number not in self._expected:
             self._expected[number] = allotted
             self.backend.set_plan(number, allotted.made.plans[self._rank])
@@ -172,8 +172,9 @@ class RowCache:
 
 
 def exchange(gloo: Any, parcels: Sequence[Parcel], sizes: Sequence[tuple[int, int]]) -> list[Parcel]:
-    """Send these parcels, and receive parcels of these sizes (rank, floats). Both sides know the sizes from the
-    plan."""
+    """Send these parcels, and receive parcels of the given sizes (rank, floats). Both sides know the sizes from the
+    plan.
+    """
     coming = [(peer, torch.empty(floats, device="cpu")) for peer, floats in sizes]
     with noticing_loss():
         arriving = [gloo.recv([tensor], peer, 0) for peer, tensor in coming]

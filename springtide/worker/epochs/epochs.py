@@ -64,7 +64,7 @@ class LoopNames:
 
 
 class EpochTracker:
-    """Position of the script in its epochs. Each job has one."""
+    """Position of the script in its epochs. Each job has one such position."""
 
     def __init__(
         self, to_master: MasterLink, registry: ObjectRegistry, welcome: WorkerWelcome, *, folder: str = ""

@@ -1,9 +1,8 @@
 """Finds the `for` statement around a script's loops over `batches`, and lets it skip finished epochs.
 
 In: the stack when a loop starts. In a restarted script, also the name of the statement. Out: the recompiled script, in
-which `EpochFinished` makes the statement continue with the next epoch: `for ...: body` becomes
-`for ...: try: body; except EpochFinished: continue`. Only a restarted script is recompiled. Design:
-docs/design/epochs.md.
+which `EpochFinished` makes the loop continue with the next epoch: `for ...: body` becomes `for ...: try: body; except
+EpochFinished: continue`. Only a restarted script is recompiled. Design: docs/design/epochs.md.
 """
 
 import ast
@@ -44,7 +43,7 @@ class Loop(NamedTuple):
 
 
 _compiled: set[Loop] = set()
-"""Statements in this process that continue with the next epoch on `EpochFinished`."""
+"""Loops in this process that continue with the next epoch on `EpochFinished`."""
 _parsing = threading.Lock()  # Python 3.11 cannot build two syntax trees at the same time (gh-106905)
 _parsed: dict[str, list[tuple[str, int, Any]]] = {}
 _absolute: dict[str, str] = {}
@@ -65,8 +64,9 @@ def _path(named: str) -> str:
 
 
 def enclosing(frame: types.FrameType | None) -> Loop | None:
-    """Return the innermost `for` loop around the stack. Return None if there is none, for a `while`, or outside the
-    user's code."""
+    """Return the innermost `for` loop around the stack. Return None for a `while` loop, outside the user's code, or
+    without a loop.
+    """
     while frame is not None:
         path = _path(frame.f_code.co_filename)
         if not path.startswith(OURS) and (found := _innermost(frame, path)) is not None:
@@ -102,7 +102,7 @@ def variables(frame: types.FrameType | None) -> Iterator[dict[str, Any]]:
 def _locals(frame: types.FrameType) -> dict[str, Any]:
     found = dict(frame.f_locals)
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
-        # clear the copy, because the frame would keep it and all objects in it until the frame ends
+        # clear the copy, because the frame would hold the copy and all its objects until the frame ends
         frame.f_locals.clear()
     return found
 
@@ -194,7 +194,7 @@ def _loops_of(path: str) -> list[tuple[str, int, Any]]:
         if path not in _parsed:
             try:
                 _parsed[path] = list(_loops(ast.parse("".join(linecache.getlines(path)), path)))
-            # SystemError occurs if another thread parses at the same time
+            # SystemError occurs if another thread runs the parser at the same time
             except (SyntaxError, ValueError, SystemError):
                 return []
         return _parsed[path]

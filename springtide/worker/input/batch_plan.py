@@ -34,7 +34,7 @@ class BatchOrder:
     indices: Indices
     ranges: tuple[SampleRange, ...] = ()
     share: float = 1.0
-    """This rank's share of the group's batch, with which a bsp group weights the rank's gradient."""
+    """This rank's share of the group's batch. A bsp group weights the rank's gradient with this share."""
     claim: BatchClaim | None = None
     """Claim on the lease, including the parts of the other ranks."""
     whole: Indices | None = None
@@ -44,11 +44,11 @@ class BatchOrder:
     regroups: int | None = None
     """Generation of a bsp group that must form again before the next batch. An order with a generation has no batch."""
     borrowed: bool = False
-    """True if this rank borrows one sample of another rank, because it can read none of its own samples. The
-    gradient of the borrowed sample has weight 0.
+    """True if this rank borrows one sample of another rank, because all its own samples are unreadable. The gradient of
+    the borrowed sample has weight 0.
     """
     last: bool = True
-    """True if this order completes the step's batch; False while more parts follow."""
+    """True if this order completes the step's batch; False if more parts follow."""
 
     @property
     def samples(self) -> int:
@@ -75,10 +75,10 @@ def leased(
 ) -> Iterator[BatchOrder]:
     """Yield batches of leased shards until the pass is over for all workers, or the job is `draining`.
 
-    In a bsp group every rank leases the same shards and takes its part of each batch, in whole `unit`s. `place`
-    returns the current rank, size and generation. With weak scaling every rank gets `each` samples. A PAUSE means
-    that no lease is available at the moment. One may become available when another worker returns a lease, or after
-    this worker has reported its last batches as trained.
+    In a bsp group every rank leases the same shards and takes its part of each batch, in whole `unit`s. `place` returns
+    the current rank, size and generation. With weak scaling every rank gets `each` samples. A PAUSE means that no lease
+    is available at the moment. A lease may become available when another worker returns one, or after this worker has
+    reported its last batches as trained.
     """
     tracker.begin_pass(card)
     rank, group, generation = 0, 1, 0
@@ -166,7 +166,7 @@ def count_batches(samples: int, batch_size: int, *, workers: int = 1, in_step: b
 
 
 def fit_to_group(card: DatasetCard, group: int) -> DatasetCard:
-    """Return a card whose batches can all be split over a bsp group, because no shard is smaller than the group."""
+    """Return a card of which every batch can be split over a bsp group, because no shard is smaller than the group."""
     if not card.samples_used:
         raise errors.BadInput(
             f"drop_last=True leaves nothing to train: {card.samples} samples do not fill one batch of "
@@ -190,10 +190,11 @@ class Fed(NamedTuple):
 
     batch: Any
     crossing: tuple[Any, ...] | None = None
-    """Results of the part of forward() that moved to data workers. None if there are none, so that the user's own
-    forward() runs."""
+    """Results of the part of forward() that moved to data workers. None without such results; then the user's own
+    forward() runs.
+    """
     check: bool = False
-    """True if these results must be compared with the results of forward() in this worker."""
+    """True if this worker must compare these results with the results of its own forward()."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ class AllottedBatch:
     whole: Any
     """The group's batch, which is divided differently if the schedule becomes invalid."""
     made: Any
-    """`_native.Scheduled`: its step, the rank of each sample, and the cache plan of each rank."""
+    """`_native.Scheduled`: the step, the rank of each sample, and the cache plan of each rank."""
     digest: int
     """Digest of the scheduled ids and ranks."""
     turn: int
@@ -236,7 +237,7 @@ class ReadBatch:
     crossing: tuple[Any, ...] | None = None
     """Results of the moved part of forward() that data workers computed for this batch."""
     check: bool = False
-    """True if these results must be compared with the results of forward() in this worker."""
+    """True if this worker must compare these results with the results of its own forward()."""
     unit: BatchUnit | None = None
     """Unit of this rank's part, if gradients are summed in the order of the batch. `order` is then the order of the
     whole part."""
@@ -244,7 +245,7 @@ class ReadBatch:
     """True if no sample of the batch can be trained. The loop does not get such a batch; the servers only get its
     identity."""
     following: "Callable[[], ReadBatch | None]" = lambda: None
-    """Function that waits for the next batch, if batches are read ahead; None if no batch follows."""
+    """Function that waits for the next batch, if the worker reads batches ahead; None if no batch follows."""
 
     @property
     def seen(self) -> Any:

@@ -1,5 +1,5 @@
-"""The `batches` that the user's loop iterates over. Each batch is passed to the step, and the loop ends when all
-workers end.
+"""The `batches` that the user's loop iterates over. Each batch goes to the step, and the loop ends when all workers
+have finished.
 
 In: a feed of batches (worker/input/feeds.py). Out: batches for the user's loop, or one trained batch again for a loop
 that would otherwise get none. Next: worker/step/step.py receives every batch.
@@ -151,7 +151,8 @@ class Batches:
         self.repeated = False
         """Whether the current batch is already trained, so that its step changes nothing.
 
-        Such a batch appears only in a loop that would otherwise be empty. Leave this batch out when counting samples.
+        A worker gets such a batch only if its loop would otherwise be empty. Leave the current batch out when counting
+        samples.
         """
         self._open_feed = feed
         self._step = step
@@ -160,7 +161,7 @@ class Batches:
         self._length = length
         self._splitting = splitting
         self._at_rest = at_rest
-        """Function called when the loop asks for its next batch, once it has finished its last batch."""
+        """Function to call when the loop has finished its last batch and asks for the next one."""
         self._tracker, self._repeats, self._epochs = tracker, repeats, epochs
         self._passes = 0
         self._current: weakref.ref[BatchIterator] | None = None

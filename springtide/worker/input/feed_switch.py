@@ -2,9 +2,9 @@
 connects to them.
 
 In: the master's list of data workers. When the master first wants data workers, the worker finds the part of its
-program that they can run (worker/split/controller.py), between two batches. One worker of the job writes the job's
-package. Data workers serve every worker whose program was split in the same way. A worker whose program was split
-differently reports the reason to the master and reads its own data.
+program that data workers can run (worker/split/controller.py). This happens between two batches. One worker of the job
+writes the job's package. Data workers serve every worker whose program was split in the same way. A worker whose
+program was split differently reports the reason to the master and reads its own data.
 """
 
 import logging

@@ -164,10 +164,10 @@ def read(
 ) -> Iterator[ReadBatch]:
     """Read the batches that the orders name. Readers in other processes run ahead, so orders queue up here.
 
-    With `tracker`, an unreadable batch goes to other workers, a batch whose lease was revoked is skipped, and a
-    `draining` job drops batches that were read ahead. Without a tracker, an error of the reader ends the loop. While
-    `wholes` returns True, the batches of the whole group are read. If not `plain`, every rank must train at least
-    one sample.
+    With `tracker`, an unreadable batch goes to another worker, and a batch whose lease was revoked is skipped. If the
+    job is `draining`, batches that were read ahead are dropped. Without a tracker, an error of the reader ends the
+    loop. While `wholes` returns True, the batches of the whole group are read. If not `plain`, every rank must train at
+    least one sample.
     """
     under_way: deque[tuple[BatchOrder, bool]] = deque()
 
@@ -216,8 +216,9 @@ def _made(source: SampleSource | BatchReader, wanted: Iterator[WantedBatch], *, 
 
 
 def _wanted(order: BatchOrder, *, whole: bool) -> WantedBatch:
-    """Return the samples to read for an order. These samples have the batch's identity, which is the same on every
-    worker."""
+    """Return the samples to read for an order. These samples have the batch's identity, and are the same on every
+    worker.
+    """
     if not order.ranges:
         return WantedBatch(order.indices, None)
     first = order.ranges[0]

@@ -16,7 +16,7 @@ from springtide.worker.link.lease_tracker import LeaseTracker
 
 Ask = Callable[[DatasetCard, int], LeaseAnswer]
 PATIENCE_S = 0.02  # seconds to wait for an answer; after that, the reader continues with the leases that it holds
-# seconds of work to hold at the recent pace, which is more than the ten seconds that a master may need to restart
+# seconds of work to hold at the recent pace: more than ten seconds, the time that a master may need to restart
 LEAD_S = 12.0
 LOOK_S = 0.1  # seconds between two checks of how much work is held
 PACE_S = 10.0  # length in seconds of the window over which the pace is measured
@@ -63,7 +63,7 @@ class PrefetchedLeases(DirectLeases):
         self._was_busy = False
         """Whether this worker had untrained leases when it sent the last request."""
         self._over = False
-        """Whether the last answer was DataEnd, so that only this worker's own leases are left."""
+        """Whether the last answer was DataEnd, so that this worker gets no further leases in this pass."""
         self._looks: deque[tuple[float, int]] = deque()
         self._samples = 0
 

@@ -1,6 +1,6 @@
-"""Reads the batches that orders name. The reader is this worker, or data workers if the job has some.
+"""Reads the batches that the worker's orders name. The reader is this worker, or data workers if the job has some.
 
-In: the wanted batches, in order. Out: the same batches in order. The source may change between any two batches,
+In: the wanted batches, in order. Out: the batches in the same order. The source may change between any two batches,
 because leases, identities and the end of a pass do not depend on it. If a batch cannot be read, the reader finds the
 bad samples. The reader then builds the rest of the batch (--poison skip), or names the bad samples in the error. Next:
 feed_switch.py, feeds.py.
@@ -84,7 +84,7 @@ def borrow(fetch: Fetch, indices: Indices) -> BatchRest | None:
 
 @dataclass(slots=True)
 class OwnReads:
-    """Batches that this worker has read itself, and the time of its loop."""
+    """Batches that this worker has read without data workers, and the time of its loop."""
 
     taken: int = 0
     read_s: float = 0.0
@@ -216,7 +216,7 @@ class BatchReader:
         bad = find(fetch, asked.indices)
         if self._skips:
             return self._rest(fetch, asked, bad)
-        if not tolerant:  # this raises the data set's error, unless the batch can be read by now
+        if not tolerant:  # this call raises the data set's error, unless the data set can now read the batch
             return Fed(as_batch(fetch(asked.indices)))
         return failed if bad is None else UnreadableBatch(f"{bad}: {bad.error}")
 

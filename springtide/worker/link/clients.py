@@ -28,7 +28,7 @@ ObjectStates = tuple[dict[str, bytes], EpochPlace | None]
 
 
 class StopState:
-    """Whether this worker must stop, because the job drains or because the master has fenced the worker."""
+    """Whether this worker must stop because the job drains, or because the master has fenced this worker."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -66,8 +66,8 @@ class LeaseClient:
     def lease(self, card: DatasetCard, most: int, seen: tuple[PartitionRange, ...] = ()) -> LeaseAnswer:
         """Request up to `most` more leases. `seen` has the partitions of a stream.
 
-        `WaitReply` means to ask again. `DataEnd` means that the master has no further lease of this pass; the worker
-        still trains the leases that it holds.
+        After a `WaitReply`, the worker asks again. After a `DataEnd`, the master has no further lease of this pass; the
+        worker still trains the leases that it holds.
         """
         if self._stop.draining:
             return messages.DataEnd()
@@ -107,7 +107,7 @@ class LeaseClient:
 
 
 class GroupClient:
-    """Client for workers that depend on each other: bsp groups and bounded staleness."""
+    """Client for bsp groups and bounded staleness, where workers wait for each other."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -132,8 +132,9 @@ class GroupClient:
         return isinstance(self._ask(request), messages.Ok)
 
     def enter(self, bound: int) -> None:
-        """Wait until this worker may read values. At most `bound` other pushes then come between its read and its
-        push."""
+        """Wait until this worker may read values. Other workers push at most `bound` times between this worker's read
+        and its push.
+        """
         self._ask(coordination.Enter(bound))
 
     def leave(self) -> None:
@@ -164,8 +165,9 @@ class SharedValues:
         return reply
 
     def claim(self, key: str) -> bool:
-        """Return True if this worker must do work that is done only once. Return False if another worker has done
-        it."""
+        """Return True if this worker must do a task that the job does only once. Return False if another worker has
+        done the task.
+        """
         reply = self._ask(coordination.ClaimRequest(key))
         assert isinstance(reply, coordination.ClaimReply)
         return reply.yours
@@ -174,8 +176,8 @@ class SharedValues:
         self._ask(coordination.ClaimDone(key))
 
     def once(self, key: str, work: Callable[[], None]) -> None:
-        """Do the work on the first worker that calls this method; the other workers wait. If this worker dies,
-        another worker does the work.
+        """Run the task on the first worker that calls this method, while the other workers wait. If that worker dies,
+        another worker runs the task.
         """
         if self.claim(key):
             work()
@@ -230,7 +232,9 @@ class ReportClient:
             return self.latest if unsent else None
 
     def take_objects(self) -> ObjectStates:
-        """Return the states for the next message. The same states are sent again until `on_reply` is called."""
+        """Return the object states for the next message. Return the same states again until the caller calls
+        `on_reply`.
+        """
         self._objects_sent = self._objects
         return self._objects_sent
 

@@ -32,7 +32,7 @@ class BatchClaim(NamedTuple):
 
 @dataclass(slots=True)
 class HeldLease:
-    """Lease that this worker holds."""
+    """A lease that this worker holds."""
 
     grant: Grant
     end: int
@@ -76,7 +76,7 @@ class LeaseReport(NamedTuple):
 
 
 class LeaseTracker:
-    """All leases of this worker in the order of their arrival. Leases that other workers returned come first."""
+    """All leases of this worker in the order of their arrival. Leases that other workers have returned come first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -94,7 +94,7 @@ class LeaseTracker:
         self.short = 0
         """Samples missing in mini-batches that are not full. `ends` counts these mini-batches as full."""
         self.hurry = False
-        """Whether a returned lease waits at the master, so that the worker requests one more even if it holds many."""
+        """Whether the master has a returned lease, so that the worker requests one more lease even if it holds many."""
 
     # ---- the loop ----
 
@@ -155,8 +155,7 @@ class LeaseTracker:
                     held.end = min(held.end, max(held.claimed, held.offset, end))
 
     def holds(self, claim: BatchClaim) -> bool:
-        """Return True while this worker may train the batch, which means that its lease is not revoked and not cut
-        before the batch."""
+        """Return True while this worker may train the batch: its lease is not revoked, and not cut before the batch."""
         with self._lock:
             held = self._of(claim)
             return held is not None and claim.begin < held.end
@@ -201,7 +200,7 @@ class LeaseTracker:
                 held.end = held.claimed = held.offset
 
     def skip_to(self, shard: int, first: int) -> None:
-        """Skip everything before this sample, because the group had trained it before this rank joined."""
+        """Skip everything before this sample, because the group trained it before this rank joined."""
         with self._lock:
             self._begin = LeaseKey(shard, first)
 
@@ -244,7 +243,7 @@ class LeaseTracker:
             self._line_up(new)
 
     def note_cuts(self, cuts: Iterable[BatchCut], era: int) -> None:
-        """Keep the cuts that the master has recorded, for leases of this era that are still held."""
+        """Store the cuts that the master has recorded, for leases of this era that this worker still holds."""
         with self._lock:
             if era == self.era:
                 self._note(cuts)

@@ -33,8 +33,9 @@ ALONE = LeaseHolder(rank=0)
 
 
 def current(settings: config.Settings | None = None) -> "MasterLink":
-    """Return this process's only link, which is created on first use. The link leads to the master in the environment,
-    or else to a local master."""
+    """Return the only link of this process; the first call creates it. The link leads to the master in the environment,
+    or else to a local master.
+    """
     global _current
     if _current is None:
         _current = open_link(settings or config.load())
@@ -70,7 +71,7 @@ class LocalMaster:
         self._shared: dict[str, bytes] = {}
 
     def ask(self, request: Any) -> Any:
-        """Answer a request. If there is no specific reply for it, answer Ok."""
+        """Answer a request. Answer Ok to a request that has no specific reply."""
         answers: dict[type, Callable[[Any], Reply]] = {
             messages.JoinWorker: lambda _: self.welcome(),
             messages.LeaseRequest: self.lease,
@@ -136,7 +137,7 @@ class LocalMaster:
         """Do nothing, because no master waits for heartbeats."""
 
     def close(self) -> None:
-        """Do nothing, because there is no connection."""
+        """Do nothing, because a local job has no connection."""
 
 
 def local_link(settings: config.Settings, master: LocalMaster | None = None) -> "MasterLink":
@@ -144,7 +145,7 @@ def local_link(settings: config.Settings, master: LocalMaster | None = None) -> 
 
 
 class WorkerIdentity(NamedTuple):
-    """Identity of this worker, and the connection data that the worker adds to the master's welcome."""
+    """This worker's identity, and the connection data that the worker adds to the master's welcome."""
 
     rank: int
     incarnation: int = 0
@@ -154,7 +155,7 @@ class WorkerIdentity(NamedTuple):
 
 
 class MasterLink:
-    """Link of one worker to its master."""
+    """Connection of one worker to its master."""
 
     def __init__(self, master: channel.MasterChannel | LocalMaster, identity: WorkerIdentity, usage: OwnUsage) -> None:
         self._master, self._identity, self._usage = master, identity, usage
@@ -165,7 +166,7 @@ class MasterLink:
         self.shared = SharedValues(master.ask)
         self.reports = ReportClient(master.ask)
         self.started_late = ""
-        """Text such as `restarted in epoch 4`, until a restarted script starts its next epoch; else empty."""
+        """Text such as `restarted in epoch 4`, until a restarted script starts its next epoch; then empty."""
         self._welcome: WorkerWelcome | None = None
         self._over = False
         self._before_finish: list[Callable[[], None]] = []
@@ -200,7 +201,7 @@ class MasterLink:
 
     @property
     def draining(self) -> bool:
-        """Return True if this worker must end its loop, because the job stops or continues without it."""
+        """Return True if this worker must end its loop, because the job stops or goes on without this worker."""
         return self._stop.draining
 
     def dismiss(self) -> None:

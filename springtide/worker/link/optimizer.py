@@ -20,7 +20,7 @@ class JobOptimizer(torch.optim.Optimizer):
     """Wrapper of the user's optimizer `own`. `step()` trains tables and dense parameters where they are: on servers or
     in this process."""
 
-    # With this attribute, GradScaler leaves the decision to skip to step(), so that a skipped batch still counts.
+    # Because of this attribute, GradScaler lets step() decide to skip, so that a skipped batch still counts.
     _step_supports_amp_scaling = True
 
     def __init__(
@@ -73,8 +73,9 @@ class JobOptimizer(torch.optim.Optimizer):
     _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear gradients. If this optimizer has stepped but waits for another optimizer, first save the gradients for
-        the common push."""
+        """Clear gradients. If this optimizer has stepped and a second optimizer has not, first save the gradients for
+        their common push.
+        """
         if self._waiting:
             params = [param for group in self.param_groups for param in group["params"]]
             self._aside += [(param, param.grad) for param in params if param.grad is not None]

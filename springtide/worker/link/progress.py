@@ -145,7 +145,7 @@ class ProgressReporter:
 
 
 class ClientTime(NamedTuple):
-    """Seconds so far by activity, as the table client measured them."""
+    """Total seconds of each activity, as the table client measured them."""
 
     lookup_s: float = 0.0
     """Seconds that servers spent on lookups, as the mean over servers."""
@@ -154,7 +154,7 @@ class ClientTime(NamedTuple):
     synchronization_s: float = 0.0
     """Seconds with a request in flight, minus the servers' own time, as the mean over servers."""
     wait_s: float = 0.0
-    """Seconds that this process waited for an answer."""
+    """Total seconds that this process waited for an answer."""
 
 
 class StepTerms(NamedTuple):

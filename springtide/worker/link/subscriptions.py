@@ -26,8 +26,9 @@ News = TypeVar("News")
 
 
 class SlotsFollower:
-    """Subscriber to slot placements. The subscriber has its own thread, because connecting to a server must not delay
-    heartbeats."""
+    """Subscriber to slot placements. The subscriber runs in its own thread, because connecting to a server must not
+    delay heartbeats.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +45,7 @@ class SlotsFollower:
         with self._lock:
             if self.newest is None or goal.placement.epoch > self.newest.placement.epoch:
                 self.newest = goal
-            if self._call is None:  # the tables do not exist yet; when they do, they use the newest placement
+            if self._call is None:  # the tables do not exist yet; they will start with the newest placement
                 self.epoch = max(self.epoch, goal.placement.epoch)
             elif not self._busy and self.epoch < self.newest.placement.epoch:
                 self._busy = True

@@ -130,7 +130,7 @@ class PartitionHeads:
         self._heads.pop(whole.tail.grant.nth, None)
 
     def lingering(self, ends: Mapping[int, int], before: float) -> tuple[BatchCut, ...]:
-        """Return the cuts to request: for incomplete batches that got no new record since `before`, and for earlier
+        """Return the cuts to request: cuts of incomplete batches that got no new record since `before`, and earlier
         requests that the master has not confirmed.
         """
         cuts: list[BatchCut] = []

@@ -52,7 +52,7 @@ class RecentBatch(NamedTuple):
 
 
 class BspStreamFeed(StepListener):
-    """Feed of a stream in a bsp job. Each `job.prepare` has one; call `batches` once per pass."""
+    """Feed of a stream in a bsp job. Each `job.prepare` has one such feed; call `batches` once per pass."""
 
     def __init__(
         self,

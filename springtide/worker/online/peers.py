@@ -72,7 +72,9 @@ class PeerMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Peers:
-    """All peer connections of a worker (`shuffle_unit.Wires`). Thread-safe; only `close` blocks."""
+    """All peer connections of a worker (`shuffle_unit.Wires`). Both sides of a connection prove that they know the
+    job's secret. Frames have a size limit, and the channel unpickles nothing.
+    """
 
     def __init__(self, unit: ShuffleUnit, secret: bytes, name: str, *, host: str, certificates: str = "") -> None:
         """Listen for peers. `certificates` is the folder of the job's TLS certificates; empty without TLS."""
@@ -171,7 +173,7 @@ class Peers:
                 self._follow(self._known)  # the peer may have got a new address
 
     async def _call(self, name: str, address: str) -> None:
-        """Run one connection to a peer until it ends. Then raise `EOFError`."""
+        """Serve one connection to a peer until the connection ends. Then raise `EOFError`."""
         host, port = addresses.parse(address)
         async with asyncio.timeout(auth.DEADLINE_S):
             connecting = tls.connecting(self._own.certificates)
@@ -304,7 +306,7 @@ class Peers:
 
     def abandon(self) -> None:
         """Replace inherited sockets in a forked child, so that connections end when the parent ends."""
-        if self._closed:  # its descriptors may belong to other files by now
+        if self._closed:  # the kernel may have reused the socket's descriptor for a different file
             return
         self._closed = True
         nothing = os.open(os.devnull, os.O_RDWR)

@@ -29,11 +29,10 @@ class ShuffleUse(NamedTuple):
     queue: int = 0
     forwarded: int = 0
     forwarded_bytes: int = 0
-    """Bytes sent to other workers: batches and all messages about them."""
+    """Bytes sent to other workers: batches, and messages about batches."""
     received: int = 0
     came_home: int = 0
-    """Number of batches that were sent to peers and came back untrained: a peer returned them, or this unit took them
-    back."""
+    """Number of batches that came back untrained: a peer returned the batch, or this unit took it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class RecordRun:
     partition: int
     records: Records
     owner: str = ""
-    """Worker that holds the lease and sent the batch; empty if it is this worker."""
+    """Worker that holds the lease and sent the batch; empty for this worker itself."""
 
 
 class Wires(Protocol):
@@ -91,7 +90,7 @@ class ShuffleUnit:
         """Records of all batches that are queued here or sent to a peer."""
         self._early: list[RecordRun] = []
         """Batches from peers that learned of a new era before this worker."""
-        # the code enters this lock directly, because an interrupt in Condition.__enter__ would leave it locked
+        # the code enters this lock directly, because an interrupt in Condition.__enter__ would leave the lock held
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._wires: Wires | None = None
@@ -164,9 +163,9 @@ class ShuffleUnit:
             self._prune([run.claim])
 
     def drain(self, timeout_s: float) -> bool:
-        """After the loop has ended, give untrained batches back to their owners, and wait for this worker's batches
-        at peers. Return False if a peer did not answer. Such a peer may still train these batches. When the next reader
-        of the partition trains the same batches, servers skip them.
+        """After the loop has ended, give untrained batches back to their owners, and wait for this worker's batches at
+        peers. Return False if a peer did not answer. A peer that did not answer may still train its batches. When the
+        next reader of the partition trains the same batches, servers skip them.
         """
         deadline = self._clock() + timeout_s
         with self._lock:

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class StreamFeed(StepListener):
-    """Feed of a stream. Each `job.prepare` has one; call `batches` once per pass."""
+    """Feed of a stream. Each `job.prepare` has one such feed; call `batches` once per pass."""
 
     def __init__(
         self,
@@ -107,9 +107,9 @@ class StreamFeed(StepListener):
         )
 
     def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
-        """Drop batches that a server refused because it has only some of their records. Another worker now owns
-        these records, and has formed other batches from them. Return False if this worker still holds the lease,
-        which is an error.
+        """Drop batches that a server refused because it has only some of their records. Another worker now owns the
+        records of such a batch, and has formed different batches from them. Return False if this worker still holds the
+        lease, which is an error.
         """
         tracker = self._link.leases.tracker
         if any(tracker.holds(claim) for claim in claims):
@@ -131,8 +131,9 @@ class StreamFeed(StepListener):
         return self._making.event_s
 
     def _read_out(self) -> bool:
-        """Return True if all samples of this worker's leases are claimed, so that these leases give no further
-        batch."""
+        """Return True if this worker has claimed all samples of its leases, so that the leases give no further
+        batch.
+        """
         tails = self._link.leases.tracker.tails()
         return bool(tails) and all(tail.begin >= tail.end for tail in tails)
 

@@ -60,7 +60,7 @@ class StreamThread(abc.ABC):
 
 
 class StreamLeases(StreamThread):
-    """Leases of a stream. Each pass has one such object."""
+    """Leases of a stream. Each pass has one object of this class."""
 
     def __init__(self, to_master: MasterLink, card: DatasetCard, stream: Stream, *, every_s: float = EVERY_S) -> None:
         assert card.stream is not None
@@ -118,7 +118,7 @@ class StreamLeases(StreamThread):
 
 
 class StreamBatchReader(StreamThread):
-    """Reader of a stream. Each pass has one."""
+    """Reader of a stream. Each pass has one reader."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class LoopTime:
 
 
 class StreamMeter:
-    """Totals since this worker started."""
+    """Totals since the start of this worker."""
 
     def __init__(
         self, clock: Callable[[], float] = time.time, counter: Callable[[], float] = time.perf_counter

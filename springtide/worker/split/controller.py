@@ -223,8 +223,9 @@ class Splitting:
         )
 
     def _one_batch(self) -> Any:
-        """Return a batch. If possible, use one that the loop has received, because reading another batch might change
-        the data set's state. Return None if no batch can be read."""
+        """Return a batch. Prefer a batch that the loop has received, because reading another batch might change the
+        data set's state. Return None if no batch can be read.
+        """
         if self._seen is not None:
             return self._seen
         indices = np.arange(min(self._source.batch_size, self._source.samples or 0))

@@ -29,7 +29,7 @@ BATCHES = 4
 """Number of batches to observe. The first shows the model's arguments, and the others show how their leaves are
 used."""
 PATIENCE = 16
-"""After this many batches without a call of the model, the watcher gives up."""
+"""The watcher gives up after this many batches without a call of the model."""
 NOT_CALLED = (
     "model(...) was not called in training mode with the current batch, or the model is compiled (torch.compile), "
     "which keeps it whole"
@@ -38,8 +38,9 @@ TOO_FEW = f"the loop has had fewer than {BATCHES} batches, too few to see how it
 PACKAGE = os.path.dirname(os.path.abspath(errors.__file__)) + os.sep
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 EVERY = 16
-"""Every batch whose number is a multiple of this is timed, and no other, because the hooks on every module cost
-microseconds each."""
+"""The watcher times every batch whose number is a multiple of this number. Timing every batch would be slow, because
+the hooks cost microseconds for each module.
+"""
 
 
 class Watching:
@@ -82,7 +83,7 @@ class Watching:
 
     @property
     def lacking(self) -> str:
-        """Return what is missing in the observations so far; empty if they suffice."""
+        """Return what the observations so far lack; empty if they suffice."""
         if self.ready:
             return ""
         return NOT_CALLED if self.call is None and self._handed >= BATCHES else TOO_FEW
@@ -211,7 +212,7 @@ class ForwardStandIn(abc.ABC):
     def __reduce__(self) -> Any:
         if self._instances_own:
             return functools.partial, (self._before,)
-        # this resolves to the class, because an instance that is being unpickled has no attributes yet
+        # during unpickling, this lookup finds the class attribute, because the instance has no attributes yet
         return getattr, (self._model, "forward")
 
 

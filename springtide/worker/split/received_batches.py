@@ -31,8 +31,8 @@ from springtide.worker.input.batch_plan import Fed
 
 log = logging.getLogger(__name__)
 Indices = NDArray[np.int64]
-CHECKED = 64  # this worker also computes one of this many batches, and compares the results
-REREAD = 4  # this worker also reads one of this many compared batches from the data set
+CHECKED = 64  # this worker also computes one batch in this many itself, and compares the results
+REREAD = 4  # this worker also reads one compared batch in this many from the data set
 Read = Callable[[], torch.Tensor]
 Ask = Callable[[Indices, BatchName | None, tuple[int, ...]], Any]
 """Function that requests a batch with these leaves from data workers again, and returns None if no data worker can make
@@ -55,7 +55,7 @@ class ReceivedBatches:
     """Receiver of batches for the thread that reads. The loop's thread may also call `differs`."""
 
     def __init__(self, source: SampleSource, seed: int, *, every: int) -> None:
-        """Create the receiver. This worker also builds one of `every` batches itself, and compares the results."""
+        """Create the receiver. This worker also builds one of `every` batches itself, and compares the two results."""
         self.reread = 0
         """Number of batches read again here, because the loop read a leaf that data workers did not send."""
         self.compared = 0
@@ -121,9 +121,10 @@ class ReceivedBatches:
         return Fed(batch, None if crossing is None else tuple(crossing), check and crossing is not None)
 
     def _rereads(self, name: BatchName | None) -> bool:
-        """Return True if this worker also reads a batch that it compares.
+        """Return True if this worker also reads the batch itself, to compare the two results.
 
-        If reading draws random numbers, it must run in the loop's thread, because both may use the same generator.
+        If reading draws random numbers, read in the loop's thread, because reading and the loop may use the same
+        generator.
         """
         alone = not self.draws or threading.get_ident() == self.loop_thread
         return alone and (self.every == 1 or self.checks(name, every=REREAD * self.every))
@@ -180,7 +181,7 @@ class Absent(torch.Tensor):
     """Placeholder that turns into its tensor on first use."""
 
     springtide_absent = True
-    """Mark with which other packages recognize a placeholder without importing this module."""
+    """Attribute by which other packages recognize a placeholder without importing this module."""
     springtide_read: Read
     springtide_here: torch.Tensor | None = None
     springtide_version = 0
@@ -240,15 +241,15 @@ class Absent(torch.Tensor):
 class BatchAgain:
     """A batch that may have to be read again, but only once for all its leaves.
 
-    Data workers still have the data set with which they made the batch, and the script may have changed its own. So a
-    data worker reads the batch if possible.
+    Data workers still have the data set with which they made the batch, while the script may have changed its copy. So
+    a data worker reads the batch again if possible.
     """
 
     def __init__(self, received: ReceivedBatches, ask: Ask, indices: Indices, name: BatchName | None) -> None:
         self._received, self._ask, self._indices, self._name = received, ask, indices, name
         self._batch: Any = None
         self._kept: Any = None
-        """The batch with its original values, which the loop cannot write to; None before `keep`."""
+        """The batch with its original values, protected from writes of the loop; None before `keep`."""
 
     def keep(self) -> None:
         """Request the batch now, because no data worker can send it later."""
@@ -274,7 +275,9 @@ class BatchAgain:
         return self._received.read_here(self._indices, self._name) if batch is None else batch
 
     def _from_data_workers(self) -> Any:
-        """Return the batch that a data worker makes again; None if none can, or if its data set changes too."""
+        """Return the batch as a data worker makes it again; return None if no data worker can, or if its data set has
+        changed too.
+        """
         tree = self._ask(self._indices, self._name, tuple(range(len(self._received.paths))))
         return None if tree is None or "changed" in tree else tree["batch"]
 

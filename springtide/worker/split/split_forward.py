@@ -1,7 +1,7 @@
 """Runs a model's forward(), and answers its moved torch calls with the results of data workers.
 
-The results are used in training mode, if the loop calls the model with the unmodified leaves of the current batch.
-This worker computes all other calls itself. If a torch call differs from the split, this is detected
+The results are used in training mode, if the loop calls the model with the unmodified leaves of the current batch. This
+worker computes all other calls of the model itself. If a torch call differs from the split, this is detected
 (dataworker/split/program/call_replay.py). This worker also computes some of the batches itself and compares.
 """
 
@@ -45,7 +45,7 @@ class InHand:
 
     @property
     def untouched(self) -> bool:
-        """Return True if these parts are unmodified and none of them has been set to require a gradient."""
+        """Return True if these arguments are unmodified and none of them requires a gradient."""
         if not all(snapshot.is_still for snapshot in self._snapshots.values()):
             return False
         return all(_mark(part) == mark for part, mark in zip(self.parts, self._marks, strict=True))
@@ -110,7 +110,7 @@ class SplitForward(ForwardStandIn):
 
     def _answered(self, now: InHand, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         crossing = now.crossing
-        if self._twice:  # forward() may modify its inputs, and the second call needs the original values
+        if self._twice:  # forward() may modify its inputs, but the second call needs the original values
             crossing = [value.clone() if isinstance(value, torch.Tensor) else value for value in crossing]
         now.used = True
         result, answers = self._split.answering.run(

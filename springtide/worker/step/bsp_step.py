@@ -1,7 +1,7 @@
 """The step of a bsp group. All ranks sum their gradients, push them, and apply the step when all servers have it.
 
-In: calls of worker/step/step.py. Out: the same training step, made on every rank. If a member is lost, the next
-group repeats the step. Next: worker/bsp/group.py, worker/cache/coordinator.py, worker/bsp/batch_order.py. Design:
+In: calls of worker/step/step.py. Out: the training step, equal on every rank. If a member is lost, the next group
+repeats the step. Next: worker/bsp/group.py, worker/cache/coordinator.py, worker/bsp/batch_order.py. Design:
 docs/design/training.md.
 """
 
@@ -45,7 +45,7 @@ class BspStep(TrainingStep):
         self._group, self._coordinator, self._units = group, coordinator, units
         self._applying: _native.Pending | None = None
         self._unconfirmed: tuple[int, SentPush] | None = None
-        """Last step and its push, if this rank trained it without waiting for the servers."""
+        """The last step and its push, if this rank did not wait for the servers after it."""
         self._finish: Callable[[], None] | None = None
         """Function that finishes the current step once it is complete on all servers."""
         self._position = DataPosition()
@@ -112,7 +112,7 @@ class BspStep(TrainingStep):
         """Write changed rows in GPU memory to the servers, in separate steps. The group has only this rank."""
         if not self._client.ahead_of_servers:
             return
-        self._context.dense.settle()  # this raises an error for a bad gradient before the rows are saved
+        self._context.dense.settle()  # raise an error for a bad gradient before the rows are saved
         for parts in self._client.changed_parts():
             before = self.count
             self._step_aside(PushBatches(), parts)

@@ -25,12 +25,12 @@ Hyper = tuple[int, float, float, int]
 
 @dataclass(slots=True, kw_only=True)
 class GroupTables:
-    """Tables that one parameter group trains."""
+    """Tables that share one parameter group of the optimizer."""
 
     group: int
     tables: list[int] = field(default_factory=list)
     own_rate: list[tuple[int, domain_tables.OptimSpec | None, float | None]] = field(default_factory=list)
-    """Tables that have their own optimizer or learning rate."""
+    """Tables with a separate optimizer or learning rate."""
     weights: list[nn.Parameter] = field(default_factory=list)
     settled: tuple[Any, ...] | None = None
     """Options with which the tables' kernels were created. None while every table names its own optimizer."""

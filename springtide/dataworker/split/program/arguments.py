@@ -1,7 +1,7 @@
 """Map the leaves of a batch to the arguments of `model(...)`, and rebuild these arguments from any other batch.
 
 In: a batch, and the arguments that the training loop made from it. Out: a `ModelCall`, which data workers fill from
-their own batches (payload.py). split.py numbers the leaves in the same order.
+their own batches (payload.py). The leaves have the same numbers as in split.py.
 """
 
 import dataclasses
@@ -62,7 +62,9 @@ class ModelCall:
     kwargs: tuple[tuple[str, Part], ...]
 
     def fill(self, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments that the loop would pass for this batch. Raise `Another` if the batch lacks a leaf."""
+        """Return the arguments that the loop would pass for this batch. Raise `Another` if the batch lacks a needed
+        leaf.
+        """
         return tuple(_fill(arg, batch) for arg in self.args), {name: _fill(part, batch) for name, part in self.kwargs}
 
     def find(self, batch: Any) -> list[Any]:
@@ -70,7 +72,7 @@ class ModelCall:
         return [leaf.route.follow(batch) for leaf in self.leaves()]
 
     def fits(self, found: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Return True if these arguments are exactly the leaves that `find` returned."""
+        """Return True if these arguments are the same objects as the leaves that `find` returned."""
         if len(args) != len(self.args) or len(kwargs) != len(self.kwargs):
             return False
         parts = iter(found)
@@ -87,7 +89,9 @@ class ModelCall:
 
 
 def trace(batch: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ModelCall:
-    """Return how these arguments come from this batch. Raise `Computed` if an argument does not come from the batch."""
+    """Return a description of how these arguments are taken from this batch. Raise `Computed` if an argument does not
+    come from the batch.
+    """
     places = {id(leaf): path for path, leaf in nodes(batch)}
     return ModelCall(
         tuple(_trace(given, f"argument {i + 1}", batch, places) for i, given in enumerate(args)),

@@ -59,7 +59,7 @@ class CallReplay:
 
         inputs: dtype and device of each model input; None for an input that is not a tensor.
         crossing: number of values that data workers send.
-        marked: the user's marked functions and the modules that own them, as they are in this process.
+        marked: the user's marked functions and the modules that own these functions, as they are in this process.
         """
         slots: dict[Term, int] = {InputKey(number): number for number in range(len(inputs))}
         kinds = list(inputs)
@@ -86,7 +86,9 @@ class CallReplay:
         for entry in self.entries:
             self.by_function.setdefault(entry.function, []).append(entry)
         self.read = frozenset(slot for entry in self.entries for slot in entry.reads)
-        """Slots that known calls read. forward() gets promises for these slots, and plain values for all others."""
+        """Slots that known calls read. forward() gets promises for these slots, and plain values for all other
+        slots.
+        """
         self.calls = KnownCalls(
             [entry.native(self.read) for entry in self.entries],
             bit_compare.KINDS,
@@ -109,11 +111,11 @@ class CallReplay:
         pristine: Callable[[Any], Any],
         check: bool = False,
     ) -> "tuple[Any, ReplayReport]":
-        """Run forward() with these values from data workers. Return the result of forward(), and the values that
+        """Run forward() with values that data workers computed. Return the result of forward(), and the values that
         forward() used.
 
-        pristine: returns an input as it was before forward() wrote to the input. check: compute every call in this
-        process, and compare the results with the values from data workers.
+        pristine: function that returns an input as it was before forward() wrote to the input. check: compute every
+            call in this process, and compare the results with the values from data workers.
         """
         given = [*args, *kwargs.values()]
         if nested := not all(map(torch.is_tensor, given)):
@@ -415,7 +417,7 @@ class ForwardReplay:
         self._forget(targets, written)
 
     def _forget(self, gone: Sequence[Any], written: Set[int]) -> None:
-        """Forget slots that hold one of these promises, or whose tensor lies in written memory."""
+        """Forget slots whose promise is in this list, and slots whose tensor lies in written memory."""
         for slot, value in enumerate(self.values):
             real, _ = self.real.get(value.springtide_slot, (None, 0)) if isinstance(value, Promise) else (None, 0)
             lies = isinstance(real, torch.Tensor) and not is_absent(real) and memory(real) in written
@@ -430,7 +432,8 @@ OTHER_CALLS = "forward() made other calls than when it was split"
 @functools.cache
 def _functions_get_tensors() -> None:
     """Give `torch.autograd.Function.apply` real tensors, in every replay of this process: `__torch_function__` does not
-    see this call. Python forgets all it knows of a class that changes, so the method is replaced once."""
+    see this call. Python drops its caches for a class that changes, so the method is replaced only once.
+    """
     own = vars(torch.autograd.Function)["apply"].__func__
 
     @functools.wraps(own)

@@ -26,8 +26,9 @@ class Promise(torch.Tensor):
     springtide_absent = True
     """Marker that the values may be missing in this process; embedding/lookup/id_routes.py reads this marker."""
     springtide_calls: ClassVar[KnownCalls]
-    """The known calls of the split. Through them the promise finds the `ForwardReplay` that supplies values while
-    forward() runs."""
+    """The known calls of the split. Through the known calls, the promise finds the `ForwardReplay` that supplies values
+    while forward() runs.
+    """
     springtide_slot: int
     """Number of the promise's slot among the inputs and results of a forward."""
     springtide_made: Any
@@ -81,7 +82,7 @@ class Promises:
         """Create a promise for each slot. `kinds` has dtype and device by slot; None if the slot holds no tensor.
 
         calls: handles all torch calls that take one of these promises.
-        functions: functions of known calls. Promises implement these functions as methods, which is faster.
+        functions: functions of known calls. Promises implement these functions as methods, because methods are faster.
         """
         self._type = type("Promise", (Promise,), {"springtide_calls": calls, "__torch_function__": calls.handler})
         add_methods(self._type, set(functions))
@@ -97,7 +98,7 @@ class Promises:
         return None if kind is None else self._type(*kind, slot)
 
     def settle(self) -> None:
-        """Compute the promises that user code still holds after forward(), and replace them here."""
+        """Compute the promises that user code still holds after forward(), and replace each promise by its value."""
         with torch._C.DisableTorchFunctionSubclass():  # access the promise itself, not its value
             held = held_promises(self.all, _uses, OWN_ATTRIBUTES)
         for slot in held:

@@ -139,7 +139,7 @@ def minimum(values: Sequence[CutNode], *, views_only: bool = False) -> frozenset
         at = place[value.name]
         if value.place == "either":
             must = views_only and not value.view
-            # this edge is cut if the value stays in the trainer
+            # the cut contains this edge if the value stays in the trainer
             graph.add_edge("data", at, capacity=NEVER if must else stays_cost(value))
             for name in value.inputs:
                 if place[name] not in ("data", at):
@@ -147,7 +147,8 @@ def minimum(values: Sequence[CutNode], *, views_only: bool = False) -> frozenset
                     graph.add_edge(at, place[name], capacity=NEVER)
         if value.place != "trainer" and value.name in readers:
             sent = ("sent", value.name)
-            # this edge is cut if the value is sent to the trainer; the cost counts once, for any number of readers
+            # the cut contains this edge if the value is sent to the trainer; the cost counts once, for any number of
+            # readers
             graph.add_edge(at, sent, capacity=crossing_cost(value))
             for other in readers[value.name]:
                 if place[other.name] != "data":

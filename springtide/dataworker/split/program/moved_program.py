@@ -224,7 +224,7 @@ def proven_unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:
-    """Return the same as torch.unique: compute the result natively and prove it, or else let torch compute it.
+    """Return the result of torch.unique: compute the result natively and verify it, or else let torch compute it.
 
     The proof: only the right result has ascending values that reproduce the input, with each value as often as its
     count says.

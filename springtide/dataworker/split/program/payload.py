@@ -49,7 +49,7 @@ class FirstStage:
     call: arguments.ModelCall | None = None
     """The mapping from a batch to the model's arguments; None if no part of forward() moved."""
     run: Run | None = None
-    """The first moved program; None if the program runs on another stage, which then gets the leaves unchanged."""
+    """The first moved program. If the program runs on another stage: None, and that stage gets the leaves unchanged."""
     left: tuple[tuple[int, arguments.Path], ...] = ()
     """Leaves that the trainer does not need, by number of the leaf."""
     watch: CopyWatch = field(default_factory=CopyWatch, compare=False)

@@ -38,7 +38,9 @@ class RecordedProgram:
         return frozenset(self.calls.keys() - reached)
 
     def original(self, term: Any) -> Any:
-        """Return the term. If it is a call's result that is one of its arguments, return that argument."""
+        """Return the term. If the value is the result of a call that returns one of its arguments, return that
+        argument.
+        """
         while isinstance(term, PartKey) and (same := self.calls[term.call].same_as) is not None:
             term = same
         return term

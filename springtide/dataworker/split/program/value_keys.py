@@ -1,8 +1,8 @@
 """Describes torch calls: their results, and templates of their arguments (inputs, earlier results, constants).
 
 In: the arguments of a call, and the known tensors among them. Out: a hashable template that pickles. `filled` replaces
-its keys by the values of another batch. Two forwards compute the same value if they make the same call with the same
-template, in any process.
+the keys of the template by the values of another batch. Two forwards compute the same value if they make the same call
+with the same template, in any process.
 """
 
 import math
@@ -116,7 +116,7 @@ class CallPart:
     value: Any = None
     """The result itself. In a recording, a tensor is copied if the recorder keeps values."""
     crosses: int = -1
-    """Index of this result among the values that data workers send; -1 if it is not sent."""
+    """Index of this result among the values that data workers send; -1 if data workers do not send this result."""
 
     @property
     def is_tensor(self) -> bool:
@@ -244,11 +244,12 @@ def filled(spec: Any, read: Callable[[Any], Any], size: int) -> Any:
 
 
 def decided(spec: Any, numbers: Sequence[Sequence[int]], sizes: Sequence[int]) -> Any | None:
-    """Replace each integer of a template by a constant or a multiple of the batch size; None if that is impossible.
+    """Replace each integer of a template by a constant or a multiple of the batch size; return None if that is
+    impossible.
 
     `numbers` and `sizes` have the integers and the batch size of each recorded batch. If a constant equals the batch
-    size by chance, it is taken for the batch size. The template is then wrong for other batch sizes, but calls with
-    other numbers do not match it.
+    size by chance, the function takes the constant for the batch size. The template is then wrong for other batch
+    sizes, but the numbers of later calls then do not match the template.
     """
     found: list[Any] = []
     for seen in zip(*numbers, strict=True):

@@ -142,7 +142,7 @@ class Recorder(TorchFunctionMode):
                 self._name(leaf, InputKey(number))
 
     def finish(self) -> CallLog:
-        """End the recording. Values that another object still holds count as read by the trainer."""
+        """End the recording. A value that user code still holds counts as read by the trainer."""
         self.log.seconds = time.perf_counter() - self._began
         held = [(term, tensor) for term, tensor, _ in self._named.values() if isinstance(term, PartKey)]
         self._named.clear()
@@ -350,8 +350,7 @@ class _CallTemplate:
 
 
 def surroundings() -> str:
-    """Describe the active torch context, such as autocast, that changes the meaning of calls; empty if there is
-    none."""
+    """Describe the active torch context that changes the meaning of calls, such as autocast; empty if there is none."""
     if not torch._C._is_fwd_grad_enabled():
         return "it runs in a torch.autograd.Function"
     if torch._C._is_any_autocast_enabled():

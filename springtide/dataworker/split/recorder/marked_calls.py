@@ -1,8 +1,8 @@
 """`@springtide.stateless`, and the state that functions marked with it read, in the trainer and on data workers.
 
-The mark is for code without torch calls: strings, NumPy, other libraries. Springtide checks the mark: a function stays
-in the trainer if it reaches state that cannot be watched, changes state that it reads, or draws random numbers. Data
-workers run a copy of the function and of the modules that own it. These copies have no parameters.
+The mark is for code without torch calls: strings, NumPy, other libraries. Springtide verifies the mark: a marked
+function stays in the trainer if it reaches state that cannot be watched, changes state that it reads, or draws random
+numbers. Data workers run a copy of the function and of the modules that own it. These copies have no parameters.
 """
 
 import functools
@@ -31,7 +31,7 @@ class MarkedCall:
     """A single call of a marked function, checked for side effects."""
 
     def __init__(self, function: Callable[..., Any], owners: Mapping[str, nn.Module]) -> None:
-        """Record the state before the call. `owners`: modules among its arguments, by path."""
+        """Record the state before the call. `owners`: modules among the arguments of the call, by path."""
         self.state = state_of({name_of(function): function}, owners)
         self._chance = _chance()
 
@@ -130,8 +130,9 @@ def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 @contextmanager
 def handled_by(listener: Listener | None) -> Iterator[None]:
-    """Let `listener` handle this thread's calls of marked functions inside the context. If it is None, the
-    functions run directly."""
+    """Let `listener` handle this thread's calls of marked functions inside the context. If `listener` is None, the
+    functions run directly.
+    """
     before = listen(listener)
     try:
         yield

@@ -93,7 +93,7 @@ def is_text(tree: Any) -> bool:
 
 
 Replacement = tuple[Any, Any, Any, Any]
-"""One replacement: a container, a key in it, and the old and the new leaf at that key."""
+"""One replacement of a leaf: the container, the key in the container, and the old and the new leaf at that key."""
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def substituted(tree: Any, change: Callable[[Any], Any]) -> Iterator[Any]:
     """Replace the leaves of a tree inside this context.
 
     Lists, dicts and dataclasses stay the same objects, so that their owners see all writes. At exit, each container
-    gets its own leaf back, unless user code has put another object there.
+    gets its own leaf back, unless user code has put a different object there.
     """
     undo: list[Replacement] = []
     try:

@@ -3,8 +3,9 @@ environment.
 
 In: a data set and its functions, or a marked function. `ReachableState` walks all reachable objects once. Out:
 `changed()` names the state that changed, for every batch. `changed()` compares small containers and arrays by content,
-dicts of any size by version, and large lists and arrays one part at a time. Most state is references, which native code
-compares first (cpp/bindings/references.cpp); a check in Python runs only if one of them has changed.
+dicts of any size by version, and large lists and arrays one part at a time. Most state consists of references. Native
+code compares the references first (cpp/bindings/references.cpp); a check in Python runs only if a reference has
+changed.
 """
 
 import datetime
@@ -253,7 +254,7 @@ class ReachableState:
             return
         if not self._parameters and isinstance(value, torch.Tensor) and value.requires_grad:
             return
-        self._seen[id(value)] = value  # keeps the object alive, so that no other object gets its id
+        self._seen[id(value)] = value  # keeps the object alive, because otherwise a new object could get the same id
         if isinstance(value, torch.Tensor | np.ndarray):
             self._array(name, value)
         elif isinstance(value, dict):
@@ -268,7 +269,7 @@ class ReachableState:
         elif isinstance(value, type):
             self._class(name, value)
         elif isinstance(value, types.ModuleType):
-            pass  # functions that use the module add the names that they read from it, so add nothing here
+            pass  # functions that use the module add the names that they read from the module, so add nothing here
         elif (state := _generator(value)) is not None:
             self._check(_generator_check(name, state))
         else:

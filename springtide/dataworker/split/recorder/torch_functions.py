@@ -264,8 +264,9 @@ def memory(tensor: torch.Tensor) -> int:
 OWN = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(errors.__file__) + os.sep, "<")
 """Paths of torch, of this package, and of code without a file."""
 TABLES = os.path.join(OWN[1], "embedding", "")
-"""Files with the code of served tables. Other files of this package may contain models (zoo), which are split like user
-models."""
+"""Files with the code of served tables. Other files of this package may contain models (zoo). Springtide splits these
+models like user models.
+"""
 PYTHON = os.path.dirname(os.__file__) + os.sep
 PACKAGES = f"{os.sep}site-packages{os.sep}"
 
