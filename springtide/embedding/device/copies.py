@@ -26,23 +26,22 @@ class Copies:
         self.cuda = device.type == "cuda"
         self._up: Any = torch.cuda.Stream(device) if self.cuda else None
         self._down: Any = torch.cuda.Stream(device) if self.cuda else None
-        self._under_way: deque[tuple[Any, torch.Tensor]] = deque()
-        """CPU memory that a copy may still read, with the event after the copy."""
 
     def pinned(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
         """Return new CPU memory from which the device can copy."""
         return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=self.cuda)
 
     def to_device(self, host: torch.Tensor) -> torch.Tensor:
-        """Start a copy to the device. The result may be used after `join`."""
+        """Start a copy to the device. The result may be used after `join`. Torch keeps its own pinned memory until the
+        copy is done; `RegisteredMemory` keeps the rows of the native core."""
         if not self.cuda:
             return host
-        while self._under_way and self._under_way[0][0].query():
-            self._under_way.popleft()
         with torch.cuda.stream(self._up):
-            near = host.to(self.device, non_blocking=True)
-        self._under_way.append((self._up.record_event(), host))
-        return near
+            return host.to(self.device, non_blocking=True)
+
+    def uploaded(self) -> Any:
+        """Return an event after all copies to the device that have been started."""
+        return self._up.record_event()
 
     def join(self, *tensors: torch.Tensor) -> None:
         """Let the current stream wait for the copies of these tensors."""
@@ -78,6 +77,8 @@ class RegisteredMemory:
     def __init__(self) -> None:
         self._held: dict[int, _native.HeldMemory] = {}
         self._refused = False
+        self._under_way: deque[tuple[Any, torch.Tensor]] = deque()
+        """Rows that a copy may still read, with the event after the copy."""
         weakref.finalize(self, _unregister, self._held)
 
     def add(self, memories: Sequence[_native.HeldMemory]) -> None:
@@ -95,6 +96,15 @@ class RegisteredMemory:
                 log.warning("the GPU's driver cannot lock memory for rows, so rows are copied more slowly")
                 return
             self._held[memory.address] = memory
+
+    def to_device(self, rows: torch.Tensor, copies: Copies) -> torch.Tensor:
+        """Start a copy of rows in this memory, and keep them until the copy is done."""
+        near = copies.to_device(rows)
+        if copies.cuda:
+            while self._under_way and self._under_way[0][0].query():
+                self._under_way.popleft()
+            self._under_way.append((copies.uploaded(), rows))
+        return near
 
 
 def _unregister(held: dict[int, _native.HeldMemory]) -> None:

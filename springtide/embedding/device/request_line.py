@@ -1,8 +1,9 @@
-"""A thread that sends requests in order, some of which wait for the GPU first.
+"""A thread that sends requests in order, some of which wait for the GPU first, and a thread that finds unique rows.
 
 In: pushes whose gradients are still on the GPU (`LatePart`), and the requests after them. Out: the requests, in the
 order in which the training thread made them, so that a pull sees what it would see without a GPU. The training thread
-never waits for the GPU. Next: embedding/lookup/table_client.py.
+never waits for the GPU, and issues its work while the rows of the next batch are found. Next:
+embedding/lookup/table_client.py.
 """
 
 import abc
@@ -18,11 +19,7 @@ class LatePart(abc.ABC):
 
     @abc.abstractmethod
     def begin_copy(self) -> None:
-        """Start to copy the gradients to CPU memory. The training thread calls this method."""
-
-    def finite(self) -> bool:
-        """Return True. `finish_copy` finds gradients that are not finite, once the GPU has computed them."""
-        return True
+        """Start to copy the gradients to CPU memory. The training thread calls this method before the push."""
 
     @abc.abstractmethod
     def finish_copy(self) -> _native.StepRows | _native.DenseRows:
@@ -40,10 +37,11 @@ class LatePush:
 
 
 class RequestLine:
-    """Requests of one client. The thread exists only after the first request."""
+    """Requests of one client. The threads exist only after the first request."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
+        self._finder: ThreadPoolExecutor | None = None
         self._last: Future[_native.Pending] | Future[None] | None = None
 
     def submit_push(self, send: Callable[[], _native.Pending]) -> LatePush:
@@ -55,6 +53,12 @@ class RequestLine:
         sent = self._started().submit(send)
         self._last = sent
         return sent
+
+    def find(self, rows: "Callable[[], _native.StepRows]") -> "Future[_native.StepRows]":
+        """Find the unique rows of a batch. This does not wait for requests, nor do they wait for it."""
+        if self._finder is None:
+            self._finder = _thread_of(self, "springtide-unique-rows")
+        return self._finder.submit(rows)
 
     @property
     def busy(self) -> bool:
@@ -70,6 +74,12 @@ class RequestLine:
 
     def _started(self) -> ThreadPoolExecutor:
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "springtide-requests")
-            weakref.finalize(self, self._thread.shutdown, wait=False)
+            self._thread = _thread_of(self, "springtide-requests")
         return self._thread
+
+
+def _thread_of(line: RequestLine, name: str) -> ThreadPoolExecutor:
+    """Start a thread that ends when the line is dropped."""
+    thread = ThreadPoolExecutor(1, name)
+    weakref.finalize(line, thread.shutdown, wait=False)
+    return thread

@@ -241,6 +241,9 @@ class Lookups:
         self._active = handle
         if self._gpu is not None:
             self._gpu.copies.begin(handle.batch)
+            for ready in handle.calls.values():
+                if isinstance(ready.group.gathered, PulledRows):
+                    ready.group.gathered.await_ids()
         self._counts.clear()
 
     def learn(self, batch: Any) -> None:

@@ -5,6 +5,7 @@ they are, because the ids' keys name their places. Out: outputs with autograd, a
 back the same way. Next: embedding/device/kernels.py, and device/request_line.py for the push.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -63,11 +64,10 @@ class PulledRows(Gathered, LatePart):
         self.plan, self._memory = plan, memory
         self.copies = copies_of(kind.device)
         ids = [ids for call in calls for ids in call.ids]
-        self.step, self._asked = client.gather_later(plan.native, ids, after_step=after_step)
         self.begins = list(itertools.accumulate((count for _, count, _ in ids), initial=0))
-        keys = self.copies.pinned(self.begins[-1], dtype=torch.int32)
-        self.step.write_keys(keys.data_ptr())
-        self._keys, self._rows = self.copies.to_device(keys), torch.empty(0)
+        self._keys, self._rows = self.copies.pinned(self.begins[-1], dtype=torch.int32), torch.empty(0)
+        find = functools.partial(_find, client.source, plan.native, calls, ids, self._keys)
+        self._found, self._asked = client.gather_later(find, after_step=after_step)
         self._grads: torch.Tensor | None = None
         self._bad = torch.zeros(0)
         self._checks: list[torch.Tensor] = []
@@ -75,14 +75,23 @@ class PulledRows(Gathered, LatePart):
         self._copied: Any = None
         self.shown: dict[int, ShownGroup] = {}  # type: ignore[assignment]
 
+    @property
+    def step(self) -> _native.StepRows:  # type: ignore[override]
+        return self._found.result()
+
+    def await_ids(self) -> None:
+        """Wait until the ids have been read. The script may change them afterwards."""
+        self._found.exception()
+
     def on_device(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the keys of all ids, and the rows, on the device."""
         if not len(self._rows):
-            if self._asked is not None:
-                self._asked.result()
+            self._asked.result()
             self._register()
+            self._keys = self.copies.to_device(self._keys)
             rows = torch.from_numpy(self.step.rows()).view(-1, self.dim)
-            self._rows = self.copies.to_device(rows) if len(rows) else torch.zeros(1, self.dim, device=self.device)
+            near = self._memory.to_device(rows, self.copies) if len(rows) else None
+            self._rows = torch.zeros(1, self.dim, device=self.device) if near is None else near
             self.copies.join(self._keys, self._rows)
         return self._keys, self._rows
 
@@ -169,6 +178,15 @@ class PulledRows(Gathered, LatePart):
             self.begin_copy()
             self.finish_copy()
             self._grads = None
+
+
+def _find(
+    source: _native.RowSource, plan: _native.StepPlan, calls: Sequence[LookupCall], ids: list[Any], keys: torch.Tensor
+) -> _native.StepRows:
+    """Find the unique rows, and write the key of each id. `calls` keeps the memory of the ids."""
+    step = _native.StepRows(source, plan, ids)
+    step.write_keys(keys.data_ptr())
+    return step
 
 
 class ShownGroup:

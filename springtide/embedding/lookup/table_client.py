@@ -189,11 +189,11 @@ class TableClient:
         _native.pull(list(parts), after_step)
 
     def gather_later(
-        self, plan: _native.StepPlan, *ids: Any, after_step: int = 0
-    ) -> "tuple[_native.StepRows, Future[None] | None]":
-        """Like `gather`, but the request may still wait for the GPU. Wait for the result of the future first."""
-        step = _native.StepRows(self.source, plan, *ids)
-        return step, self.pull_later([step], after_step=after_step)
+        self, find: "Callable[[], _native.StepRows]", *, after_step: int = 0
+    ) -> "tuple[Future[_native.StepRows], Future[None]]":
+        """Find the unique rows of a batch in another thread, and then start to pull them. Return both as futures."""
+        found = self._line.find(find)
+        return found, self._line.submit(lambda: _native.pull([found.result()], after_step))
 
     def pull_later(self, parts: Sequence[Part], *, after_step: int = 0) -> "Future[None] | None":
         """Like `pull`, but the request may still wait for the GPU. Wait for the result of the future first."""
@@ -222,7 +222,6 @@ class TableClient:
         the push (PartlyApplied).
         """
         sent = [part for part in parts if isinstance(part, _native.StepRows | _native.DenseRows | LatePart)]
-        late = [part for part in sent if isinstance(part, LatePart)]
         others: Any = [part for part in parts if not isinstance(part, _native.StepRows | _native.DenseRows | LatePart)]
         self.train(others, hyper)
         identities, rates = list(batches), list(hyper)
@@ -231,9 +230,7 @@ class TableClient:
             native = [part.finish_copy() if isinstance(part, LatePart) else part for part in sent]
             return self.backend.push(native, step, bsp, unique, clock, identities, rates)
 
-        for part in late:
-            part.begin_copy()
-        if late:
+        if any(isinstance(part, LatePart) for part in sent):
             return self._line.submit_push(send)
         self._line.settle()
         return send()

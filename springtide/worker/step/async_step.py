@@ -80,8 +80,8 @@ class AsyncStep(TrainingStep):
         context, batches = self._context, self._batches
         skip, self._skip = self._skip, False
         skip = context.dense.agree(share=batches.share, skip=skip) or not stepped
-        self._await_push()
         rows = [] if skip else self._gradients.parts(stepped)
+        self._await_push()  # meanwhile, a GPU copies the gradients of the rows
         hyper = [] if skip else context.rates.now(stepped)
         self._pending = self._push([] if skip else [*rows, *context.dense.parts(stepped)], batches, hyper)
         self._batches, self._under_way = PushBatches(), batches.claims

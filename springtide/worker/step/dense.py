@@ -125,6 +125,8 @@ class GpuBucket:
     def __init__(self, values: torch.Tensor, grads: torch.Tensor, gpu: torch.device) -> None:
         self.flat, self.flat_grads = torch.zeros_like(values, device=gpu), torch.zeros_like(grads, device=gpu)
         self._values, self._grads = values, grads
+        self.sum_of_grads = copies_of(gpu).pinned(1, dtype=torch.float32)
+        """Sum of the downloaded gradients. It is finite if they are."""
         self._upload = torch.cuda.Stream(gpu)
         self._free = torch.cuda.Event()
         """Recorded after the last use of `flat`."""
@@ -147,7 +149,8 @@ class GpuBucket:
 
     def download(self) -> Any:
         """Start to copy `flat_grads` to the memory of the gradients. Return an event to wait for."""
-        return copies_of(self.flat.device).to_host((self.flat_grads, self._grads))
+        total = self.flat_grads.sum().view(1)
+        return copies_of(self.flat.device).to_host((self.flat_grads, self._grads), (total, self.sum_of_grads))
 
 
 class DenseChunks(LatePart):
@@ -200,6 +203,7 @@ class DenseChunks(LatePart):
         self._sent.base_on(self.rows)
         if self._gpu is not None:
             torch._foreach_copy_(self._near_grads, grads)
+            self.begin_copy()
             return self
         torch._foreach_copy_(self.grads, grads)
         if not math.isfinite(float(self.flat_grads.sum())):
@@ -211,8 +215,9 @@ class DenseChunks(LatePart):
         self._copied = self._gpu.download()
 
     def finish_copy(self) -> _native.DenseRows:
+        assert self._gpu is not None
         self._copied.synchronize()
-        if not math.isfinite(float(self.flat_grads.sum())):
+        if not math.isfinite(float(self._gpu.sum_of_grads)):
             check_gradients([(name, grad) for (name, _), grad in zip(self.named, self.grads, strict=True)])
         return self._sent
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from springtide import errors
+from springtide.embedding.device.request_line import LatePart
 from springtide.embedding.lookup.lookup import LookupHandle, Lookups
 from springtide.embedding.lookup.table_client import RowGradients, SentPush
 from springtide.embedding.lookup.tables import ServedTable
@@ -76,8 +77,11 @@ class TableGradients:
         for weight in self._rates.idle_weights(stepped):
             weight.grad = None  # no optimizer of this table has stepped, so the push does not include its gradient
         parts = self._lookups.pending_parts()
-        if not all(part.finite() for part in parts):
-            check_finite(self._named)
+        for part in parts:
+            if isinstance(part, LatePart):
+                part.begin_copy()  # the end of the copy checks these gradients
+            elif not part.finite():
+                check_finite(self._named)
         return parts
 
 
