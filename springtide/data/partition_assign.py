@@ -21,8 +21,8 @@ def assign(
 ) -> PartitionAssignment:
     """Assign all partitions, and keep owners where the result is fair. Without ranks, assign nothing.
 
-    Numbers of partitions differ by at most one. A `slow` rank keeps only one partition, whose progress shows when the
-    rank has recovered.
+    Numbers of partitions differ by at most one. A `slow` rank has only one partition. The progress of this partition
+    shows when the rank has recovered.
     """
     if not ranks:
         return PartitionAssignment({}, "no worker asks for partitions")
@@ -48,8 +48,8 @@ def assign(
 
 
 def _ease(mine: dict[int, list[int]], slow: Collection[int]) -> tuple[dict[int, list[int]], list[int]]:
-    """Exclude slow ranks, unless all ranks are slow. Return the partition that each slow rank keeps, and the partitions
-    that it gives up.
+    """Exclude slow ranks, unless all ranks are slow. Return two values: the partition that each slow rank keeps, and
+    the partitions that slow ranks give up.
     """
     kept: dict[int, list[int]] = {}
     eased: list[int] = []

@@ -1,7 +1,7 @@
 """Pure. Decides which worker trains a batch from a stream: the worker that read the batch, or a peer with free
 capacity.
 
-Each worker decides alone, from the last announcements of its peers, and never forwards a batch that came from a peer.
+Each worker decides alone, from the last announcements of its peers, and never forwards a batch that it got from a peer.
 If a peer is slow but alive, two workers may train the same batch. The repetition is harmless, because slots skip
 batches that they already have.
 
@@ -20,7 +20,7 @@ STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
 QUEUE_S = 1.0  # default upper bound of the queue, in seconds of training; users do not notice a shorter lag
 FEWEST, MOST = 4, 256  # limits of the default upper bound, in batches
-# a loop has stalled if it took no batch for this many seconds and for this many times the duration of a step
+# the loop counts as stalled if it took no batch for this many seconds and for this many times the duration of a step
 STALL_S = 2.0
 STALL_STEPS = 8.0
 # a peer is slow if it has not trained a batch after this many seconds and this many times the usual duration
@@ -92,12 +92,13 @@ class PeerState(Generic[K]):
     slow: bool = False
     """True if the peer kept a batch too long and has not announced anything since then."""
     away: dict[K, float] = field(default_factory=dict)
-    """This worker's batches that are at the peer, with the times of sending."""
+    """Batches of this worker that the peer holds, with the time at which each was sent."""
 
 
 class PeerShuffle(Generic[K]):
-    """Tracks where each batch of a worker is: queued, at a peer, or from a peer. Not thread-safe. `draw(n)` returns a
-    random number below n."""
+    """Tracks the location of each batch of a worker: in its queue, at a peer, or received from a peer. Not thread-safe.
+    `draw(n)` returns a random number below n.
+    """
 
     def __init__(self, strategy: Strategy, bounds: QueueBounds | None, draw: Callable[[int], int]) -> None:
         self.strategy, self._draw = strategy, draw
@@ -111,12 +112,13 @@ class PeerShuffle(Generic[K]):
         """Last state announced to peers."""
         self.draining = False
         self.came_home = 0
-        """Number of this worker's batches that peers did not train."""
+        """Number of this worker's batches that came back from peers untrained."""
         self._staying: set[K] = set()
         """Queued batches that must not be sent to peers."""
         self._took_at, self._idled = -math.inf, True
-        """Time when the loop last took a batch, or when a batch began to wait in an empty queue; and whether the queue
-        has run empty since."""
+        """Time of the loop's last batch, or time at which a batch began to wait in an empty queue; and whether the
+        queue has run empty since.
+        """
         self._step_s = self._turn_s = 0.0
 
     # ---- this worker's reader and loop ----
@@ -177,7 +179,7 @@ class PeerShuffle(Generic[K]):
         return [*(ReturnBatch(owner, key) for owner in sorted(owners) if owner), *self._balance(at)]
 
     def forget(self, keys: Iterable[K]) -> None:
-        """Forget this worker's batches that another worker has taken over."""
+        """Forget batches of this worker that a different worker has taken over."""
         gone = set(keys)
         for key in gone & self.owners.keys():
             self._disown(key, "")
@@ -214,7 +216,7 @@ class PeerShuffle(Generic[K]):
         return self._balance(at)
 
     def done(self, peer: str, key: K, at: float) -> list[Action[K]]:
-        """Record that a peer trained one of this worker's batches, perhaps after this worker took it back."""
+        """Record that a peer trained one of this worker's batches, perhaps after this worker took the batch back."""
         if (other := self.peers.get(peer)) is not None:
             sent_at = other.away.pop(key, None)
             other.slow = False
@@ -232,7 +234,7 @@ class PeerShuffle(Generic[K]):
         return self._balance(at)
 
     def silent(self, peer: str, at: float) -> list[Action[K]]:
-        """Take this worker's batches back from a peer that is reachable but has been silent for a while."""
+        """Take this worker's batches back from a peer that is reachable but has sent nothing for a while."""
         if (other := self.peers.get(peer)) is not None:
             other.slow = True
             homeward, other.away = list(other.away), {}
@@ -242,8 +244,8 @@ class PeerShuffle(Generic[K]):
     def lost(self, peer: str, at: float) -> list[Action[K]]:
         """Forget an unreachable peer, and take this worker's batches back.
 
-        This worker still trains the batches that it got from the lost peer. If another worker reads these batches
-        again, slots skip them.
+        This worker still trains the batches that it got from the lost peer. If a third worker reads and trains these
+        batches again, slots skip the repeated push.
         """
         if (other := self.peers.pop(peer, None)) is not None:
             self._come_home(list(other.away), at)
@@ -275,14 +277,14 @@ class PeerShuffle(Generic[K]):
 
     def _queue(self, key: K, owner: str, at: float) -> None:
         if not self.queue:
-            # this batch starts to wait only now, so the loop has not ignored it
+            # this batch has waited only since now, so the loop has not ignored it
             self._took_at = max(self._took_at, at)
             self._idled = True
         self.queue.append(key)
         self.owners[key] = {owner}
 
     def _come_home(self, keys: list[K], at: float) -> None:
-        """Put these batches at the front of the queue, because these batches are the oldest."""
+        """Put these batches at the front of the queue, because no batch in the queue is older."""
         self.came_home += len(keys)
         for key in reversed(keys):
             if key in self.owners:

@@ -23,7 +23,7 @@ ROUNDS = 6
 # most batches per shard. A shard is some seconds of work, so that the cost of leases is negligible. A quarter of a
 # shard is 64 batches.
 LARGEST = 256
-FEWEST = 64  # fewest shards per pass. With four workers, each shard is then a sixteenth of a worker's share.
+FEWEST = 64  # fewest shards per pass. In a job with four workers, each shard is then a sixteenth of a worker's share.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,8 +146,9 @@ def _network(
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Hash each value so that every input bit affects all 64 bits (a multiply-and-shift finalizer; overflow is
-    intended)."""
+    """Hash each value so that every input bit affects all 64 output bits (a multiply-and-shift finalizer; overflow is
+    intended).
+    """
     values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     return values ^ (values >> np.uint64(32))

@@ -37,8 +37,9 @@ NOT_THE_USERS = (  # parts of file names that are not user code
     os.path.dirname(os.__file__) + os.sep,
 )
 OF_INDICES = ("indices", "indexes", "index", "idx", "ids", "i", "rows", "items", "samples", "numbers", "keys")
-"""Names that Springtide accepts for the first argument of a data set's own `batch(indices)`, also after a prefix such
-as `batch_`. Another name may mean a size, as in `batch(batch_size)` of Hugging Face data sets."""
+"""Names for the first argument of a data set's `batch(indices)` method that Springtide accepts, also after a prefix
+such as `batch_`. An argument of a different name may be a size, as in `batch(batch_size)` of Hugging Face data sets.
+"""
 DEFAULT_BATCH_SIZE = 512  # a common size for click models on CPU; used when neither the call nor a DataLoader gives one
 
 
@@ -75,8 +76,9 @@ class SampleSource:
     length: Callable[[], int] | None = None
     """Function that returns the number of mini-batches of an IterableDataset with `__len__`."""
     whole: bool = False
-    """True if each item of the data set is a batch, as with DataLoader(batch_size=None). A batch then counts as one
-    sample."""
+    """True if each item of the data set is a whole batch, as with DataLoader(batch_size=None). A batch then counts as
+    one sample.
+    """
     groups: RowGroups | None = None
     """Groups of samples that are cheap to read together, if the data set has an attribute `row_groups`."""
     online: StreamDataset | None = None
@@ -84,8 +86,9 @@ class SampleSource:
 
     @property
     def rowwise(self) -> bool:
-        """True if the user gave no `collate_fn`. Then a tensor whose length equals the batch size has one row for each
-        sample."""
+        """True if the user gave no `collate_fn`. With the default, a tensor whose length equals the batch size has one
+        row for each sample.
+        """
         return self.collate is None and not self.whole
 
     def read(self, indices: Iterable[Indices], *, tolerant: bool = False) -> Iterator[Any]:
@@ -359,8 +362,9 @@ def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """A tensor in the form in which a reader process sends it: as an array, because each tensor would need a file
-    descriptor."""
+    """A tensor in the form in which a reader process sends it: an array, because each tensor would need a file
+    descriptor.
+    """
 
     values: NDArray[Any]
 

@@ -1,2 +1,3 @@
-"""Pure. Immutable value types of a job. These types do no I/O, read no clock and do not import torch. All other
-packages may import them."""
+"""Pure. Immutable value types of a job. The types of this package do no I/O, read no clock and do not import torch. All
+other packages may import the types.
+"""

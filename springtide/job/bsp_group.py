@@ -21,7 +21,7 @@ ALL_LOST = "all ranks of the bsp group were lost, so its dense parameters are lo
 
 
 def rows_lost(roles: Mapping[str, RoleNode], group: Mapping[int, int]) -> str:
-    """Explain why a group whose workers hold state that nobody else has cannot continue without a lost member."""
+    """Explain why a bsp group cannot continue without a lost member, if only its workers hold some state."""
     lost = [str(node.role) for node in nodes.lost_members(roles, group)]
     who = ", ".join(lost) + (" was" if len(lost) == 1 else " were") if lost else "a member was"
     return f"{who} lost, together with cached rows or its position in the data"

@@ -21,7 +21,7 @@ MAX_BACKOFF_S = 60.0
 
 @dataclass(slots=True, kw_only=True)
 class GroupBreaks:
-    """Interruptions of one job's bsp groups, since the job began."""
+    """Interruptions of one job's bsp groups since the job began."""
 
     formed_at: float | None = None
     start_s: float = 0.0
@@ -118,8 +118,8 @@ class RestorePoint:
 
     saved: int | None = None
     origin: int = 0
-    """Checkpoint of another run from which this job resumed. The job rolls back to this checkpoint until it has written
-    its own.
+    """Checkpoint of another run from which this job resumed. The job rolls back to this checkpoint until the job has
+    written one of its own.
     """
     placed: bool = False
     """True if servers have got their slots. Before they get slots, servers have no rows."""
@@ -177,7 +177,8 @@ def after_silence(node: RoleNode, silent_s: float, limit_s: float, spec: JobSpec
 
 def never_joined(node: RoleNode, silent_s: float, *, others: bool) -> FailJob:
     """Fail the job, because a role's first incarnation has not joined in time. If `others` have joined with the same
-    script, the script is not to blame."""
+    script, the message does not blame the script.
+    """
     if node.role.kind is not RoleKind.WORKER:
         error = f"{node.role} has not joined within {silent_s:.0f} s; its log may say why"
         return FailJob(error=error, blame=Blame.INFRASTRUCTURE)

@@ -1,15 +1,15 @@
 """Pure. Finds the owner of every slot after a server is lost: all living servers stop handing slots over, and then
 report their slots.
 
-If no living server has a slot, the slot was lost with the dead server. Such a slot may belong to a living server in
-the master's record, if the slot was being transferred. Next: `master.servers.migration`. Design:
+If no living server has a slot, the slot was lost with the dead server. In the master's record, such a slot may belong
+to a living server, if the slot was being transferred. Next: `master.servers.migration`. Design:
 docs/design/migration.md.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-TERM = 2**32  # size of the number range that each master has for its roll calls; the next master has a higher range
+TERM = 2**32  # size of the number range that each master uses for its roll calls; the next master uses a higher range
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,9 @@ class ServerAnswer:
 
     owned: frozenset[int]
     doubts: Mapping[int, int]
-    """Slots that the server closed for a transfer that the receiver has not confirmed, each with its receiver."""
+    """Slots that the server closed for a transfer, each with its receiver. The receiver has not confirmed the
+    transfer.
+    """
 
 
 @dataclass(slots=True)
@@ -39,8 +41,8 @@ class RollCall:
         self._still, self._said = set(), {}
 
     def answer(self, rank: int, number: int, reply: ServerAnswer, living: Collection[int]) -> bool:
-        """Record a living server's answer to `number`. Return True if this answer changes what the other servers must
-        know.
+        """Record a living server's answer to `number`. Return True if the answer changes what the master must tell the
+        other servers.
 
         The server has stopped handing slots over since it received the number of the call. The server's report
         counts only once the server knows that all servers have stopped. Until then, a slot may still be on its way
@@ -66,7 +68,9 @@ class RollCall:
         return False
 
     def changes(self, owners: Sequence[int], living: Collection[int], heir: int) -> dict[int, int]:
-        """Return the slots whose owner differs from the record. Slots without an owner go to `heir`, a lost server."""
+        """Return the slots whose reported owner differs from the record. Slots without an owner go to `heir`, a lost
+        server.
+        """
         found: dict[int, int] = {}
         has = {slot: rank for rank in sorted(living) for slot in self._said[rank].owned}
         closed = {
@@ -79,8 +83,8 @@ class RollCall:
         for slot, owner in enumerate(owners):
             if slot in has:
                 now = has[slot]
-            # if source and target both live, they settle the slot between them; if the target is lost, it may have used
-            # the slot
+            # if the source and the target both live, they settle who owns the slot; if the target is lost, the target
+            # may have trained the slot
             elif slot in closed:
                 source, target = closed[slot]
                 now = source if target in living else target

@@ -221,7 +221,7 @@ class JobState(JobCore):
                 return self.fail(verdict.error, verdict.blame)
             suspicion = recovery.Suspicion(at, verdict.error, node.faults.trace)
             self.ending.suspicion = self.ending.suspicion or suspicion
-            # wait, because the exit of another role may be the cause; the error to show is then the error of that role
+            # wait, because the exit of another role may be the cause, and the error to show is then that role's error
             return []
         fence = actions.FenceWorker(node.role, node.incarnation, verdict.why)
         after_s = max(verdict.after_s, EXPLANATION_S) if reported else verdict.after_s

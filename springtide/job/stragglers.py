@@ -15,8 +15,8 @@ from springtide.domain.data.leases import ShrinkRequest
 from springtide.domain.spec.job_spec import StragglerRules
 
 MOST_HALVINGS = 2  # from 256 batches per lease to 128 and then 64
-# with more workers than this, one median serves for all, because leaving each worker out of its own median would change
-# almost nothing
+# above this number of workers, one median serves for all, because leaving each worker out of its own median would
+# change almost nothing
 CROWD = 32
 NORMAL = 1.4826  # converts a median absolute deviation to a standard deviation, for normally distributed paces
 
@@ -30,14 +30,16 @@ class LeaseResize(NamedTuple):
 
 
 class PaceJudgement(NamedTuple):
-    """Lease sizes to change, and the reason for the judgement. There is a reason even if no size changes."""
+    """Lease sizes to change, and the reason for the judgement. The reason is set even if no size changes."""
 
     resizes: tuple[LeaseResize, ...]
     why: str
 
 
 def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: StragglerRules) -> PaceJudgement:
-    """Compare each worker with its peers, by median and median absolute deviation, which resist outliers."""
+    """Compare each worker with its peers, by median and median absolute deviation, because outliers hardly affect these
+    measures.
+    """
     if len(paces) < 2:
         return PaceJudgement((), f"{len(paces)} workers have trained long enough, and a comparison needs 2")
     resizes = []
@@ -132,15 +134,15 @@ class WorkerPaces:
         return dict(self.last)
 
 
-# seconds that a cut must save to be worth it; a request takes one heartbeat interval to arrive, and its answer takes
-# half an interval
+# seconds that a cut must save; a smaller saving is lost, because a request takes one heartbeat interval to arrive, and
+# its answer takes half an interval
 MARGIN_S = 1.5
-SLOWEST = 0.001  # pace to assume for a worker without progress, as a share of the median, so that its leases still end
+SLOWEST = 0.001  # pace of a worker without progress, as a share of the median pace, so that its leases still end
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseLoad:
-    """Remaining work of one live lease. A holder trains its leases in the given order."""
+    """Remaining work of one live lease. The holder trains its leases in the given order."""
 
     rank: int
     shard: int
@@ -165,12 +167,12 @@ class LeaseCut(NamedTuple):
 def level_leases(
     holdings: Sequence[LeaseLoad], paces: Mapping[int, float], alive: Sequence[int]
 ) -> tuple[LeaseCut, ...]:
-    """Choose the leases to shorten. Call this only when no data is left to lease, because before that, fast workers
-    just take more leases.
+    """Choose the leases to shorten. Call this function only when no data is left to lease. Before that, fast workers
+    simply lease more data.
 
     If workers shared the remaining samples in proportion to their pace, all would finish at the same time. A worker
-    that would finish later than this, by more than the margin, keeps only the samples that it can train by that
-    time. The worker's last leases are cut first.
+    that would finish later than this common end, by more than the margin, keeps only the samples that it can train by
+    the common end. The worker's last leases are cut first.
     """
     known = {rank: pace for rank, pace in paces.items() if rank in alive and pace > 0}
     if len(alive) < 2 or not holdings or not known:
@@ -208,7 +210,7 @@ def keep_first(holdings: Sequence[LeaseLoad], samples: int) -> list[ShrinkReques
 
 
 MOST_SHARE = 0.5  # largest share of workers that can count as slow; if more are slow, the workers are not the cause
-# number of consecutive windows after which a worker is marked as slow, or its mark is removed: 40 s and 60 s, unless
+# number of consecutive windows until a worker is marked as slow, or until its mark is removed: 40 s and 60 s, unless
 # the stream runs faster than the clock
 SLOW_AFTER, FAST_AFTER = 2, 3
 SILENT_AFTER = 30  # number of consecutive windows without information after which a mark is removed: 10 minutes
@@ -234,8 +236,8 @@ def update_marks(
 ) -> dict[int, SlowMark]:
     """Return the marks of all workers after one more window.
 
-    `paces` has the pace of each worker that had enough work. `sure` has the ranks whose pace shows their full speed,
-    or None for all ranks. Any other rank may be able to train faster, so the window says nothing about its speed.
+    `paces` has the pace of each worker that had enough work. `sure` has the ranks whose pace shows their full speed, or
+    None for all ranks. A rank outside `sure` may be able to train faster, so the window does not show its speed.
     """
     marks = {}
     for rank in sorted(alive):
@@ -259,7 +261,8 @@ def update_marks(
 
 
 def slow_workers(marks: Mapping[int, SlowMark]) -> tuple[int, ...]:
-    """Return the ranks that are marked as slow. Return none if so many are marked that the workers cannot be the
-    cause."""
+    """Return the ranks that are marked as slow. Return no ranks if so many ranks are marked that the workers cannot be
+    the cause.
+    """
     slow = tuple(rank for rank, mark in sorted(marks.items()) if mark.slow)
     return slow if len(slow) <= MOST_SHARE * len(marks) else ()

@@ -1,8 +1,8 @@
 """Save any PyTorch state: the caller waits for one copy into memory, and a saver writes that copy to storage.
 
-In: an fsspec URL, steps and state dicts. Out: `Save`s with their outcome, and `Loaded` states, read from memory if the
-newest state is there, and otherwise from storage. This module needs neither tables nor a job. Users read
-docs/how-to/checkpointer.md.
+In: an fsspec URL, steps and state dicts. Out: each `Save` with its outcome, and `Loaded` states. A state is read from
+memory if the newest state is there, and otherwise from storage. The checkpointer needs neither tables nor a job. Users
+read docs/how-to/checkpointer.md.
 """
 
 import concurrent.futures

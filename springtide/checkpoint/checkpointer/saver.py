@@ -149,7 +149,7 @@ class StateStore:
 
     @property
     def identity(self) -> str:
-        """Return one identity for every spelling of this URL."""
+        """Return the same identity for every spelling of this URL."""
         return os.path.abspath(self.place.local_root) if self.place.local_root else self.url
 
     def publish(self, image: pathlib.Path, head: ImageHead) -> StateManifest:
@@ -213,8 +213,9 @@ class SaveReply(msgspec.Struct, frozen=True):
 
 
 class ImageSaver:
-    """Publishes images, one at a time. For storage that no other process can see (memory://), the trainer uses this
-    class in its own process."""
+    """Publishes images to storage, one at a time. For storage that no other process can see (memory://), the trainer
+    uses this class in its own process.
+    """
 
     def __init__(self, url: str, folder: pathlib.Path, keep: int) -> None:
         self.storage = StateStore(url)
@@ -239,7 +240,7 @@ class ImageSaver:
         return SaveReply(request.sequence)
 
     def stop(self) -> None:
-        """Do nothing, because this saver runs in the trainer's process and ends with it."""
+        """Do nothing, because this saver is a part of the trainer's process."""
 
     def save_newest(self) -> None:
         """Publish the last complete image after the trainer's death, if it is not published yet."""
@@ -293,7 +294,7 @@ class SaverFailed(errors.TemporaryError):
 
 
 class SaverProcess:
-    """A saver in its own process, which outlives the trainer long enough to finish."""
+    """A saver process, which outlives the trainer long enough to finish its saves."""
 
     def __init__(self, url: str, folder: pathlib.Path, keep: int, lock: int) -> None:
         self._command = [sys.executable, "-m", __name__]
@@ -346,7 +347,7 @@ class SaveQueue:
 
     def __init__(self, saver: "SaverProcess | ImageSaver") -> None:
         self._saver = saver
-        # the code enters this lock directly, because an interrupt within Condition.__enter__ would leave it locked
+        # the code enters this lock directly, because an interrupt within Condition.__enter__ would leave the lock held
         self._lock = threading.RLock()
         self._change = threading.Condition(self._lock)
         self._waiting: Save | None = None
@@ -359,8 +360,8 @@ class SaveQueue:
     def free_image(self, images: tuple[str, ...], newest: str, *, supersede: bool) -> str:
         """Return an image that may be overwritten: neither the newest complete image nor the image being written.
 
-        If both images are in use, wait for the image that is being written. With `supersede`, replace the waiting image
-        instead.
+        If both images are in use, wait until the older one is written to storage. With `supersede`, replace the waiting
+        image instead.
         """
         with self._lock:
             while self._waiting is not None:

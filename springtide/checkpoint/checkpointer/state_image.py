@@ -1,5 +1,4 @@
-"""The bytes of one saved state, which are the same in memory, in a file and in an object store. Nothing is ever
-unpickled.
+"""The bytes of one saved state, equal in memory, in a file and in an object store. Nothing is ever unpickled.
 
 head      64 bytes (saver.py)
 index     msgpack: skeleton, and dtype, shape and offset of every tensor
@@ -80,8 +79,9 @@ def plan_image(state: Any, *, step: int, sequence: int) -> ImagePlan:
 
 
 def read_image(file: BinaryIO, *, summed: bool = True) -> tuple[saver.ImageHead, Any, int]:
-    """Read an image: the header, the state (in its own memory), and the CRC-32 of the whole image (0 if not
-    `summed`)."""
+    """Read an image: the header, the state (in separate memory), and the CRC-32 of the whole image (0 if not
+    `summed`).
+    """
     stream = _ImageStream(file, summed)
     head = saver.decode_head(stream.exactly(saver.BYTES))
     packed = stream.exactly(head.index_bytes)
@@ -228,8 +228,9 @@ def _pairs(value: dict[Any, Any], at: str, tensors: list[torch.Tensor], places: 
 
 
 def _place(tensor: torch.Tensor, at: str, tensors: list[torch.Tensor], places: _Places) -> int:
-    """Return the index of a tensor in the list. Its checks must be cheap, because the caller waits and there may be
-    thousands of tensors."""
+    """Return the index of a tensor in the list. The checks of this function must be cheap, because the caller waits and
+    there may be thousands of tensors.
+    """
     if type(tensor) not in PLAIN:
         raise _unfit(at, f"a {type(tensor).__name__}", "Take its local tensor first.")
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
@@ -298,13 +299,13 @@ _MAKERS: dict[str, _Maker] = {
 
 
 PIECE = 4 << 20
-"""Bytes that one thread copies before it takes the next piece of work."""
+"""Bytes in one piece of a copy; a free thread takes the next piece."""
 SMALL = 1 << 16
 """Largest tensor, in bytes, that the caller copies itself; switching to a thread would take longer."""
 
 
 class ImageFile:
-    """One image in memory. The file of an image grows and never shrinks. One process writes the image, and any process
+    """One image in memory. The file of an image grows and never shrinks. One process writes the file, and any process
     may read it.
     """
 

@@ -42,7 +42,7 @@ class FoundCheckpoint(NamedTuple):
     """Newest usable manifest; None if there is no checkpoint."""
     place: FileStore
     troubles: tuple[str, ...] = ()
-    """Why each newer checkpoint was skipped, one sentence each."""
+    """Reasons for skipping newer checkpoints, one sentence for each checkpoint."""
 
 
 def latest(
@@ -143,7 +143,7 @@ def images(place: FileStore, manifest: Manifest, slot: int, spared: dict[str, st
     """Yield a slot's images in the order of import: first the full image, then the increments. A damaged image raises
     BadInput.
 
-    If an image is missing, torn or damaged, read it from its mirror, if it has a mirror. `spared` collects the names
+    If an image is missing, torn or damaged, read the image's mirror copy, if there is one. `spared` collects the names
     and faults of such files.
     """
     for segment in manifest.chains[slot]:
@@ -169,7 +169,7 @@ def check_image(file: str, slot: int, segment: SlotSegment, image: bytes) -> Non
         raise DamagedImage(f"{where} is damaged: its checksum does not match")
     try:
         facts = _native.image_facts(content)
-    except errors.BadInput as error:  # the image has another version, or its version field is damaged
+    except errors.BadInput as error:  # the image has an unknown version, or its version field is damaged
         raise DamagedImage(f"{where}: {error}") from error
     if facts != (slot, segment.full, segment.checksum):
         raise DamagedImage(f"{where} is not the written image")
@@ -191,8 +191,8 @@ def drop_unneeded(place: FileStore, kept: Collection[Manifest], *, given_up: int
     """Remove older manifests, then files that no kept manifest names. Return the removed names.
 
     Files newer than the newest manifest in `kept` stay, because a server is still writing them. Files up to the
-    abandoned checkpoint with the number `given_up` are removed. If another run now owns the place, `only_run` is the id
-    of this run, and only the segment files of this run are removed.
+    abandoned checkpoint with the number `given_up` are removed. If another run now owns the folder, `only_run` is the
+    id of this run, and the function removes only segment files of this run.
     """
     newest = max([given_up, *(manifest.number for manifest in kept)])
     files = [file for manifest in kept for file in manifest.files]
@@ -236,7 +236,7 @@ class SegmentWriter:
         self.size = 0
         self._pieces: dict[int, SlotExtent] = {}
         self._identities: dict[tuple[int, int], int] = {}
-        """Offset of each set of identities in the file, by its number of bytes and its checksum."""
+        """Offset of each set of identities in the file, by the set's number of bytes and checksum."""
 
     def append(
         self, slot: int, copy: _native.SlotCopy, *, since: int = 0, pace: AbstractContextManager[None] | None = None

@@ -39,7 +39,7 @@ class File(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SlotSegment(msgspec.Struct, frozen=True, array_like=True):
-    """One image of one slot."""
+    """The image of one slot."""
 
     file: int
     """Index into the manifest's files."""
@@ -63,7 +63,7 @@ class SavedProgress(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     """Number of trained samples in the ledger."""
     samples_before: int = 0
-    """Number of samples that other runs trained before, whose model the run took over for new data."""
+    """Number of samples trained by earlier runs whose model this run took over to train on new data."""
     step: int = 0
     """Step of a bsp group; all state in the checkpoint is from after this step."""
     era: int = 0
@@ -80,7 +80,7 @@ class ScriptStates(msgspec.Struct, frozen=True, kw_only=True):
     objects: dict[int, dict[str, bytes]] = {}
     """States of registered objects, by rank and name."""
     places: dict[int, EpochPlace] = {}
-    """Place in its script at which each rank's states were saved."""
+    """The place in each rank's script at which its states were saved."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +88,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     run: str
-    """Identity of the run that made the checkpoint. Another run restores this checkpoint only if it resumes from it."""
+    """Identity of the run that made the checkpoint. A different run restores this checkpoint only if that run resumes
+    from it.
+    """
     number: int
     begun_at: float
     """When the ledger was recorded, in seconds since 1970; slots were copied after that."""
@@ -99,12 +101,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     scripts: ScriptStates = ScriptStates()
     tables: tuple[TableSpec, ...] = ()
     outline: bytes = b""
-    """The model of these tables: a `domain.model.outline.Outline` as msgpack, empty until a worker has sent it."""
+    """Description of the model that uses these tables: a `domain.model.outline.Outline` as msgpack; empty until a
+    worker has sent one.
+    """
     files: tuple[File, ...] = ()
     chains: tuple[Chain, ...] = ()
     """Chain of images of each slot, by slot."""
     apart: dict[str, str] = {}
-    """Folders that are on servers' own disks, such as server-0, each with its machine's name."""
+    """Folders on servers' own disks, such as server-0, each with the name of its machine."""
 
     @property
     def name(self) -> str:
@@ -256,8 +260,9 @@ def cover(
 
 
 def fits(previous: Manifest | None, life: str, piece: SlotExtent) -> bool:
-    """Return True if an image is full, or if it builds on the slot's last image and the same incarnation of the server
-    wrote both."""
+    """Return True if the image is full, or if it builds on the slot's last image and the same server incarnation wrote
+    both images.
+    """
     if not piece.since:
         return True
     if previous is None or previous.number != piece.since:

@@ -21,8 +21,9 @@ BLOCK = 1 << 20
 """Smallest read from a store, in bytes. A request takes tens of milliseconds, and a slot often has only a few KB, so
 larger reads save requests."""
 BLOCKS = 32
-"""Number of blocks in the cache. Slots are read in order, each from several files: one for every checkpoint that has an
-image of the slot."""
+"""Number of blocks in the cache. A restore reads slots in order, each from several files: one file for every checkpoint
+that has an image of the slot.
+"""
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
 """Stores without folders. Creating a folder in such a store may create a bucket, which needs permissions and may be
 unwanted."""
@@ -88,7 +89,7 @@ class FolderStore:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """Open a new file. The file gets its name when it is complete; after a failure it is removed."""
+        """Open a new file. The file gets its name when it is complete. After a failure, the file is removed."""
         make_folder(self.path)
         path = os.path.join(self.path, name)
         unfinished = f"{path}.part"
@@ -130,7 +131,7 @@ class UrlStore:
         self.local_root = str(self._root) if "file" in protocols else ""
         """Local folder of the store; empty for a remote store."""
         self.in_this_process = "memory" in protocols
-        """True if no other process can see the store."""
+        """True if only this process can see the store."""
         self._block = functools.lru_cache(maxsize=BLOCKS)(self._fetch)
 
     @property

@@ -1,4 +1,4 @@
-"""Gives the place of a run's checkpoints to one run at a time, so that no two runs write to one folder or URL.
+"""Reserves a checkpoint folder or URL for one run at a time, so that two runs never write to the same place.
 
 The claim with the highest number (`claim-000001.json`) determines the owner of the place. A run that resumes from the
 place takes it over with a claim of the next number. The previous owner notices, because every publication reads the
@@ -45,7 +45,7 @@ class RunClaim(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     job: str
     resumed_run: str = ""
-    """The run that this run resumes. This run may take over the resumed run's places. Empty: none."""
+    """The run that the present run resumes. This run may take over the resumed run's places. Empty: none."""
     at: float = 0.0
     """When the run's master began, in seconds since 1970."""
     host: str = ""
@@ -64,7 +64,7 @@ class RunClaim(msgspec.Struct, frozen=True, kw_only=True):
         return self._is_here() and _lives(self.master)
 
     def is_over(self) -> bool:
-        """Return True if neither the run's master nor the agent, which would restart the master, is running."""
+        """Return True if both the run's master and its agent, which would restart the master, have ended."""
         return self._is_here() and not _lives(self.master) and not _lives(self.agent)
 
     def _is_here(self) -> bool:
@@ -161,8 +161,8 @@ def _refuse_owner(place: FileStore, number: int, owner: RunClaim | None, option:
 def _refuse_checkpoints(
     place: FileStore, number: int, owner: RunClaim | None, own: tuple[str, str], option: str
 ) -> None:
-    """Raise if the newest checkpoint belongs to another run, or if there is no checkpoint and the owner may still
-    run.
+    """Raise if the newest checkpoint belongs to another run. Also raise if there is no checkpoint and the owner of the
+    place may still run.
     """
     newest = _newest_run(place)
     if newest is None and owner is not None and not owner.is_over():
@@ -225,7 +225,7 @@ def _lives(process: ProcessId | None) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return True if another user has a process with this id that /proc hides (hidepid)."""
+    """Return True if a process with this id exists but belongs to a user whose processes /proc hides (hidepid)."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -248,8 +248,8 @@ def find_disk(folder: str, run: str, claim: str, *, scratch: str = "", node: str
     """Return the job's folder if the run's claim is visible there and no scratch folder is given. Otherwise return a
     private folder of this machine.
 
-    An empty claim means that the folder was not writable. In this case, return the job's folder, because the next save
-    then reports a clearer error.
+    An empty claim means that the folder was not writable. Then return the job's folder, because the next save reports a
+    clearer error for that folder.
     """
     if not scratch and (not claim or _sees(folder, run, claim)):
         return CheckpointDisk(pathlib.Path(folder))

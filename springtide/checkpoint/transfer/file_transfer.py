@@ -40,7 +40,7 @@ def parts(path: pathlib.Path) -> Iterator[FilePart]:
 
 
 class SegmentCopies:
-    """Files that one server keeps for other servers. One thread adds files, and another thread may call `sweep`."""
+    """Files that one server stores for other servers. One thread adds files, and another thread may call `sweep`."""
 
     def __init__(self, folder: pathlib.Path, names: "re.Pattern[str]" = NAME) -> None:
         self._folder, self._names = folder, names
@@ -60,8 +60,8 @@ class SegmentCopies:
     def sweep(self, needed: Collection[str], upto: int) -> list[str]:
         """Remove segment files that no checkpoint up to `upto` needs. Return their names.
 
-        Keep files that other servers have announced for the next checkpoint, because those servers may already be
-        writing it.
+        Do not delete files that other servers have announced for the next checkpoint, because those servers may already
+        be writing to them.
         """
         gone: list[str] = []
         with self._lock, contextlib.suppress(OSError), os.scandir(self._folder) as entries:
@@ -139,7 +139,7 @@ class ScatteredStore:
         self._links: dict[str, channel.MasterChannel | None] = {}
         """Connections by server; None for a server that cannot be reached or serves no files."""
         self._silent: set[str] = set()
-        """Servers that serve no files, because their folders are shared or they are gone."""
+        """Servers that serve no files, because their folders are shared or the servers are gone."""
 
     @property
     def where(self) -> str:
@@ -218,8 +218,8 @@ class ScatteredStore:
         return link
 
     def _address(self, server: str) -> str:
-        """Return the address at which a server serves files. This method waits for the address, because a new master
-        may not know it yet.
+        """Return the address at which a server serves files. The call waits until the address is known, because a new
+        master may not have it yet.
         """
         deadline = time.monotonic() + PATIENCE_S
         while True:

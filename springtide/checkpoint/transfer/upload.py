@@ -42,7 +42,7 @@ class SentFiles:
     record at a time.
 
     The record holds size and store version of each file. If another run wrote a file of the same name, or if the file
-    changed later, its version differs and it is sent again.
+    changed later, the store's version differs, and this run sends the file again.
     """
 
     def __init__(self, folder: pathlib.Path, there: UrlStore) -> None:
@@ -91,7 +91,9 @@ def is_of_server(manifest: Manifest, file: File) -> bool:
 
 
 def shares(manifest: Manifest, lacking: Collection[str]) -> Shares:
-    """Assign each file to the server that wrote it, or to that server's buddy if the server lacks the file."""
+    """Assign each file to the server that wrote the file, or to that server's buddy if the file is missing on the
+    server.
+    """
     of: dict[str, list[tuple[str, int]]] = {}
     missing: list[str] = []
     for file in manifest.files:
@@ -149,7 +151,7 @@ def kept_at(there: UrlStore, newest: Manifest, keep: int) -> list[Manifest]:
         if number < newest.number and len(kept) < keep:
             try:
                 kept.append(checkpoint_io.read(there, number))
-            except (errors.BadInput, OSError):  # this manifest is unusable, so skip it
+            except (errors.BadInput, OSError):  # this manifest is unusable, so continue with the next one
                 continue
     return kept
 

@@ -40,7 +40,9 @@ class Ragged:
     ends: NDArray[np.int64]
 
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return these lists as a matrix, padded to the longest: with 0 for ids, and NaN for floats."""
+        """Return these lists as a matrix, each padded to the length of the longest: with 0 for ids, and NaN for
+        floats.
+        """
         begins = np.concatenate([[0], self.ends[:-1]])[rows]
         lengths = self.ends[rows] - begins
         out = empty_matrix(len(rows), int(lengths.max(initial=0)), self.values.dtype)
@@ -135,7 +137,7 @@ def batch_columns(
 
 
 def kind_of(arrow_type: Any) -> str:
-    """Return the kind of an Arrow type. Columns of the same kind are read in the same way."""
+    """Return the kind of an Arrow type. The reader treats columns of the same kind alike."""
     types = pyarrow().types
     if types.is_dictionary(arrow_type):
         return kind_of(arrow_type.value_type)

@@ -1,8 +1,8 @@
 """Map-style data sets of Parquet files, text files and frames, read by row group.
 
-In: paths and columns. Out: `ColumnDataset`, whose batches are tensors by name. Its `row_groups` tell `data.shards` in
-which order to shuffle, so that a process decodes each row group once an epoch. Next: row_groups.py reads,
-columns.py converts.
+In: paths and columns. Out: `ColumnDataset`, whose batches are tensors by name. Its `row_groups` give `data.shards` an
+order for shuffling in which a process decodes each row group only once an epoch. Next: row_groups.py reads, columns.py
+converts.
 """
 
 import functools
@@ -121,7 +121,7 @@ def warn_of_scattered_reads(held: int) -> None:
 
 
 class GroupSampler(data.Sampler[int]):
-    """Indices of a shuffled epoch. Each iteration is the next epoch, with its own order."""
+    """Indices of a shuffled epoch. Each iteration is the next epoch, in a new order."""
 
     def __init__(self, groups: shards.RowGroups, seed: int) -> None:
         self._groups, self._seed, self.epoch = groups, seed, 0

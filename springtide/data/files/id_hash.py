@@ -13,7 +13,7 @@ from springtide.domain.core import validation
 from springtide.domain.core.splitmix import GOLDEN, mix64
 
 PADDING = 8
-"""For `hash_cells`, this many bytes must follow the last cell in a buffer."""
+"""Number of bytes that must follow the last cell in a buffer for `hash_cells`."""
 
 
 def hash_cells(buffer: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:

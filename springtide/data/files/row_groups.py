@@ -145,7 +145,7 @@ class CsvFormat:
         arrow = pyarrow()
         return arrow.csv.read_csv(
             arrow.BufferReader(raw),
-            # one block, so that all its rows have the same inferred types
+            # read one block, because all rows of one block have the same inferred types
             arrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=max(len(raw), 1)),
             arrow.csv.ParseOptions(delimiter=self.separator, ignore_empty_lines=False),
             arrow.csv.ConvertOptions(

@@ -48,7 +48,7 @@ class PendingQueue:
     returned: deque[ShardRange] = field(default_factory=deque)
     failed: deque[ShardRange] = field(default_factory=deque)
     length: int | None = None
-    """Number of samples of an epoch, for a data set whose card does not give it."""
+    """Number of samples of an epoch, for a data set whose card does not give the number."""
     samples: int = field(init=False)
     shards: int = field(init=False)
     """Number of shards in the pass. This field and the next three fields are computed once from the card."""
@@ -119,7 +119,7 @@ class ShardLease:
     wish: int | None = None
     """New end of the lease that the master requested from the holder."""
     returned: bool = False
-    """True if another worker held these samples earlier."""
+    """True if another worker held the lease of these samples earlier."""
     void: int = 0
     """For a stream: number of finished offsets without a record to train."""
 
@@ -152,11 +152,11 @@ def copied(failures: Failures) -> Failures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochLength:
-    """Number of samples of an epoch, for a data set whose card does not give it."""
+    """Number of samples of an epoch, for a data set whose card does not give the number."""
 
     length: int | None
     short: int = 0
-    """How many of these samples do not exist, because mini-batches are not full."""
+    """Number of these samples that do not exist, because some mini-batches are not full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +208,7 @@ class SharedLedger(abc.ABC):
         return tuple(self._grant(lease) for key, lease in mine.items() if key not in known)
 
     def lease_of(self, holder: LeaseHolder, named: Progress | ReadFailure | BatchCut) -> ShardLease | None:
-        """Return the lease that a worker names; None if the worker does not hold it."""
+        """Return the lease that a worker names; return None if the worker does not hold that lease."""
         lease = self.leases.get(LeaseKey(named.shard, named.first))
         return lease if lease is not None and lease.holder == holder else None
 
@@ -258,8 +258,7 @@ class AsyncLedger(SharedLedger):
     failures: Failures = field(default_factory=dict)
     """Read failures of unfinished shards."""
     asked_back: set[int] = field(default_factory=set)
-    """Ranks that the master asked to shorten a lease. Such a rank gets no other lease until the shortened lease
-    ends.
+    """Ranks that the master asked to shorten a lease. Such a rank gets no further lease until the shortened lease ends.
     """
     short: int = 0
     """Number of samples that mini-batches of a data set without a length lack, because they are not full."""
@@ -274,7 +273,7 @@ class AsyncLedger(SharedLedger):
         """Grant up to `most` leases of at most `size` samples each, about `budget` samples in total, and at least one
         lease.
 
-        A range that this rank failed to read waits until each of the `others` has tried the range.
+        If this rank failed to read a range, the range waits until each of the `others` has tried to read it.
         """
         mine = self.held.setdefault(holder.rank, {})
 
@@ -323,8 +322,9 @@ class AsyncLedger(SharedLedger):
         return ReportEffect(True, offset - trained_before, freed)
 
     def end_at(self, samples: int, short: int = 0) -> bool:
-        """Set the length of an epoch for a data set without a known length, and drop all samples beyond it. `short`
-        of its samples do not exist, because mini-batches are not full."""
+        """Set the length of an epoch for a data set without a known length, and drop all samples beyond it. `short` of
+        the samples in the last mini-batches do not exist, because these batches are not full.
+        """
         old = self.todo
         if not self.card.endless or old.length is not None:
             return False

@@ -3,7 +3,8 @@ order.
 
 A rank cannot train another rank's part, so a lost rank returns no samples. The rank's next incarnation starts with the
 first unfinished shard, and learns its position in that shard from the other ranks. A checkpoint records the state of a
-pass after one step (`note`). The whole group rolls back to this step, or another run continues from this step.
+pass after one step (`note`). The whole group rolls back to this step after a loss, or a later run continues from this
+step.
 """
 
 import copy
@@ -79,8 +80,8 @@ class BspLedger:
         return self.total == self.numbers
 
     def close(self) -> None:
-        """Lease no new shard. Slower ranks still get shards that other ranks have begun, because the other ranks would
-        otherwise wait forever.
+        """Lease no new shard. Slower ranks still get the shards that faster ranks have begun, because the faster ranks
+        would otherwise wait forever.
         """
         self.total = max(self.leased_to)
 
@@ -107,7 +108,7 @@ class BspLedger:
         return min(card.batch_size, card.samples_used % card.shard_size or card.shard_size)
 
     def check_group(self, workers: int) -> None:
-        """Raise BadInput if this many ranks cannot share every batch."""
+        """Raise BadInput if some batch is too small for this many ranks."""
         if workers > self.smallest:
             raise errors.BadInput(
                 f"{workers} workers cannot share a batch of {self.smallest} samples, which is the smallest "
@@ -125,7 +126,8 @@ class BspLedger:
     ) -> tuple[Grant, ...] | NoLease:
         """Grant the rank's next shard. Each call grants a single shard, so that the group can stop soon.
 
-        `known`: all leases that the rank knows. Another lease is granted again, because the reply with it was lost.
+        `known`: all leases that the rank has received. If the rank holds a lease that is not in `known`, grant this
+            lease again, because the reply with it was lost.
         """
         if seat is None or not 0 <= seat < self.workers:
             raise errors.BadInput(f"worker-{rank} is not in the bsp group of {self.workers}")
@@ -388,7 +390,7 @@ class BspStreamLedger(BspLedger):
         return replace(self._finished_part(running), first=plan.trained(plan.stretches.values()), stream=plan)
 
     def reopen(self) -> None:
-        """Forget the ends of partitions, because another run asks for them again."""
+        """Forget the ends of partitions, because the next run asks for them again."""
         self.stream.ends.clear()
 
     def _void(self, running: int) -> int:

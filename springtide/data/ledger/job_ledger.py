@@ -29,8 +29,8 @@ from springtide.domain.data.samples import DatasetCard, check_same, refuse_other
 from springtide.domain.data.streams import BatchCut, PartitionRange
 
 MOST_GRANTS = 16  # most leases per call, so that replies stay small and no worker gets all data
-# seconds after which a lease is revoked if no report or request of its holder names it, because the reply with the
-# lease was lost
+# seconds until an unacknowledged lease is revoked: no report or request of its holder names the lease, so the reply
+# with the lease was lost
 LEASE_S = 30.0
 HALVINGS = 2  # how often a rank's lease size may be halved: full, half, quarter
 
@@ -97,9 +97,9 @@ class JobLedger(Passes):
     ) -> tuple[Grant, ...] | NoLease:
         """Grant up to `most` leases of this card's pass, or return why there is none.
 
-        `known` has all leases that the holder knows. If the holder has other leases, grant those again, so that a
-        worker can repeat a request after a lost reply. Leases that the holder knows from another era do not count.
-        `seen` has the partitions of a stream.
+        `known` has all leases that the holder knows. If the holder has leases outside `known`, grant these leases
+        again, so that a worker can repeat a request after a lost reply. Leases that the holder knows from another era
+        do not count. `seen` has the partitions of a stream.
         """
         if not self._speaks(holder):
             return NoLease.FENCED
@@ -214,7 +214,7 @@ class JobLedger(Passes):
         return self._give_up(rank, incarnation)
 
     def expired(self, at: float) -> tuple[LeaseKey, ...]:
-        """Return leases whose deadline has passed, for `take_back`. Changes nothing."""
+        """Return the leases whose deadline has passed. The caller passes them to `take_back`. Changes nothing."""
         return tuple(key for ledger in self.shared() for key, lease in ledger.leases.items() if lease.deadline < at)
 
     def take_back(self, keys: Sequence[LeaseKey]) -> int:
@@ -242,8 +242,8 @@ class JobLedger(Passes):
         return wished
 
     def assign(self, owners: Sequence[tuple[int, int]]) -> int:
-        """Assign partitions, by shard, to ranks. If another rank holds one of these partitions, that rank returns it.
-        Return the number of changed owners.
+        """Assign partitions, by shard, to ranks. If a different rank holds one of these partitions, that rank returns
+        the partition. Return the number of changed owners.
 
         A fenced rank that has not returned gets no partition, because it would never read it.
         """
@@ -274,7 +274,7 @@ class JobLedger(Passes):
             lockstep.regroup(seats)
 
     def check_group(self, workers: int) -> None:
-        """Raise BadInput if this many ranks cannot share a batch of some pass."""
+        """Raise BadInput if a batch of some pass is too small for this many ranks."""
         for lockstep in self.locksteps():
             lockstep.check_group(workers)
 
@@ -313,8 +313,8 @@ class JobLedger(Passes):
             self.changes += isinstance(ledger, StreamLedger) and ledger.keep(state, self.keeps)
 
     def resume(self, note: JobProgress, checkpoint: str = "", *, new_data: bool = False) -> None:
-        """Continue another run from its checkpoint, which messages call `checkpoint`. Samples that are trained in the
-        checkpoint stay trained, and all other samples become pending.
+        """Continue an earlier run from its checkpoint. Error messages refer to it as `checkpoint`. Samples that are
+        trained in the checkpoint stay trained, and all other samples become pending.
 
         With `new_data`, begin without any pass. Shards get numbers that no slot of the checkpoint knows, so that slots
         apply the batches of the new data.
@@ -347,7 +347,7 @@ class JobLedger(Passes):
 
     @property
     def has_model(self) -> bool:
-        """True if a pass has begun, in this run or in the run from whose checkpoint it goes on."""
+        """True if a pass has begun, in this run or in the run whose checkpoint this run continues."""
         return bool(self.passes) or self.origin.next_shard > 0
 
     def note(self, shard: int = 0, first: int = 0) -> JobProgress:

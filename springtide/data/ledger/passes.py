@@ -39,7 +39,7 @@ class JobProgress:
     """Number of the first shard that no pass of the job uses. The number is also above the shards of passes that began
     after the record."""
     samples_before: int = 0
-    """Samples that other runs trained before, whose model the job took over for new data."""
+    """Number of samples trained by earlier runs whose model the job took over to train on new data."""
 
     @property
     def samples(self) -> int:
@@ -50,8 +50,9 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerOrigin:
-    """What a job takes over from another run's checkpoint: the passes to go on with, or only the numbers of shards that
-    the slots already know."""
+    """What a job takes over from another run's checkpoint: the passes to continue, or only the shard numbers that the
+    slots already know.
+    """
 
     checkpoint: str = ""
     """Name of the checkpoint, for messages; empty for a job that begins anew."""
@@ -62,7 +63,7 @@ class LedgerOrigin:
     in_step: bool = False
     """True if a bsp group made the checkpoint, so that the dense model is in the group's table."""
     samples_before: int = 0
-    """Samples that other runs trained before, with other data."""
+    """Number of samples that earlier runs trained with other data."""
 
 
 class Passes:
@@ -163,7 +164,7 @@ class HolderRegistry:
     trained: dict[int, int] = field(default_factory=dict)
     """Samples trained by each rank over all incarnations, to measure its speed."""
     read_failures: dict[int, int] = field(default_factory=dict)
-    """Read failures of each rank since it last trained a sample."""
+    """Number of read failures of each rank since it last trained a sample."""
 
     def is_here(self, rank: int) -> bool:
         return self.living.get(rank, 0) > self.fenced.get(rank, -1)
@@ -181,10 +182,10 @@ class HolderRegistry:
         self.read_failures[rank] = self.read_failures.get(rank, 0) + 1
 
     def should_leave_work(self, rank: int) -> bool:
-        """Return True if this rank cannot read (because of a bad mount, for example), and another present or expected
-        rank may be able to.
+        """Return True if this rank cannot read its data (because of a bad mount, for example) and another present or
+        expected rank may be able to.
 
-        Without this rule, such a rank would fail every shard that was never leased.
+        Without this rule, a rank with a bad mount would fail every shard that no rank has leased.
         """
         if self.read_failures.get(rank, 0) < self.max_failures:
             return False
@@ -257,7 +258,7 @@ def caught_up(note: JobProgress, passes: Iterable[PassLedger]) -> JobProgress:
         if isinstance(ledger, StreamLedger):
             flows[ledger.base] = stream_caught_up(flows.get(ledger.base), ledger)
         elif ledger.base not in noted:
-            break  # stop: another run opens passes in the same order, so it cannot leave out a pass
+            break  # do not leave out the pass, because a later run opens passes in the same order
     return replace(note, flows=tuple(flows.values()))
 
 
@@ -353,7 +354,7 @@ def resume_stream(note: StreamLedgerState, max_failures: int, *, returns: bool) 
             end, partition.end = partition.end, FAR
             flow.put_back(number, Span(end, FAR))
             if end % flow.card.batch_size:
-                partition.cut(end)  # keep this cut: some slots may already contain the batch that ends there
+                partition.cut(end)  # record this cut: some slots may already contain the batch that ends at the cut
     flow.poisoned, flow.closed, flow.floors, flow.returns = [], False, [], returns
     return flow
 
@@ -362,8 +363,8 @@ def stream_caught_up(note: StreamLedgerState | None, now: StreamLedger) -> Strea
     """Return a checkpoint's record of a stream, with all cuts and partitions that the ledger knows by now.
 
     Servers may copy slots after the ledger recorded its progress. The slots may therefore contain batches that were cut
-    later, or batches of new partitions. Another run must find the same batches. `note` is None if the pass was opened
-    after the ledger recorded its progress.
+    later, or batches of new partitions. A run that continues from this checkpoint must find the same batches. `note` is
+    None if the pass was opened after the ledger recorded its progress.
     """
     if note is None:
         note = StreamLedgerState(

@@ -1,9 +1,9 @@
 """Pure. Leases the partitions of a stream to workers. A partition is a shard without an end, leased as a whole.
 
-A lease ends when the master asks its holder to end it (`wish`). Another rank then gets the offsets that the holder has
-not begun. Every reader of the same offsets must find the same batches. Full batches therefore end at multiples of the
-batch size, and partial batches end at a `cut`, which the ledger records before the holder trains the batch.
-docs/design/stream-ledger.md has the reasons.
+A lease of a stream ends when the master asks the lease's holder to end it (`wish`). Another rank then gets the offsets
+after the last batch that the holder has begun. Every reader of the same offsets must find the same batches. Full
+batches therefore end at multiples of the batch size, and partial batches end at a `cut`, which the ledger records
+before the holder trains the batch. docs/design/stream-ledger.md has the reasons.
 """
 
 import bisect
@@ -93,7 +93,7 @@ def join_spans(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-MOST_GRANTS = 256  # most grants in one call; the next call can get more
+MOST_GRANTS = 256  # most grants in one call; the next call can return more
 # most cuts of a partition to keep; a job without checkpoints then drops the oldest cuts, which it no longer needs
 MOST_CUTS = 64
 
@@ -229,8 +229,8 @@ class StreamLedger(SharedLedger):
         return ReportEffect(True, trained, freed)
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
-        """Record that the holder cannot read the batch at `failure.offset`. The holder keeps its lease of earlier
-        offsets.
+        """Record that the holder cannot read the batch at `failure.offset`. The holder still has its lease of the
+        offsets before this batch.
 
         After `max_failures` tries the ledger gives up only this batch, because later offsets may be readable. Return
         False if the worker does not hold the lease.
@@ -274,7 +274,9 @@ class StreamLedger(SharedLedger):
                 partition.owner = None
 
     def take_back(self, keys: Iterable[LeaseKey]) -> int:
-        """Revoke these leases, and make their untrained offsets pending again. Return the number of revoked leases."""
+        """Revoke these leases, so that other ranks can lease their untrained offsets. Return the number of revoked
+        leases.
+        """
         count = 0
         for key in list(keys):
             lease = self.leases.get(key)

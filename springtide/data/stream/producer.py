@@ -165,7 +165,7 @@ class CounterRecords:
 
 
 class LineRecords:
-    """A record for each line of a text file, without the line end."""
+    """One record for each line of a text file, without the line end."""
 
     def __init__(self, path: Path) -> None:
         self._lines = _lines(_found(path))

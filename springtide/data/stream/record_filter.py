@@ -2,7 +2,7 @@
 
 In: the raw records of a batch, from worker/online/. Out: a batch of the remaining records, and a letter for each
 removed record, in a folder or a stream. A record is late if it was appended long after its event time. Both times are
-in the record, and no code reads a clock, so every reader of a batch removes the same records.
+in the record, and the filter reads no clock, so every reader of a batch removes the same records.
 """
 
 import os
@@ -93,7 +93,7 @@ def batch_of(partition: int, records: Records, rules: FilterRules, decoder: Deco
 
 
 def _mark(why: NDArray[np.uint8], which: Mask, reason: int, places: Ints | None = None) -> None:
-    """Give these records (among the records at `places`) this reason for removal, unless they already have a reason."""
+    """Give the records at `places` this reason for removal. A record with an earlier reason keeps it."""
     if which.any():
         positions = np.flatnonzero(which) if places is None else places[which]
         why[positions[why[positions] == _FINE]] = reason
@@ -116,7 +116,7 @@ def _decoded(parsed: ParsedRecords, why: NDArray[np.uint8], places: Ints | None,
 
 
 def _event_times(sealed: Floats, own: Floats, places: Ints | None) -> Floats:
-    """Return each record's event time, from the envelope or else from the record itself."""
+    """Return each record's event time, from the envelope or, without an envelope, from the record."""
     if places is None:
         return np.where(np.isnan(sealed), own, sealed)
     event_at = sealed.copy()

@@ -1,9 +1,9 @@
 """Defines the interface of every stream, `open_stream(url)`, and `springtide.stream(url, ...)`, which makes a stream a
 job's data set.
 
-There are two kinds: log/stream.py (a folder, log:///path) and kafka/stream.py (a broker). Each module is imported when
-a URL needs it. A reader keeps its own position: no stream stores the position of a consumer. Next: worker/online/
-reads, producer.py appends.
+There are two kinds: log/stream.py (a folder, log:///path) and kafka/stream.py (a broker). The module of a kind is
+imported when a URL needs it. A reader tracks its own position: no stream stores the position of a consumer. Next:
+worker/online/ reads, producer.py appends.
 """
 
 import importlib
@@ -34,23 +34,25 @@ class Chunk:
     records: Records
     """Records of the chunk. Missing offsets are gaps, which never get a record."""
     expired: int = 0
-    """Number of offsets in the chunk whose records retention deleted. Other missing offsets never were records: they
-    come from compaction and transactions.
+    """Number of offsets in the chunk whose records retention deleted. Offsets that are missing for a different reason
+    (compaction, transactions) never were records.
     """
 
 
 class StreamReader(Protocol):
-    """A reader of some partitions. Only one thread may use it."""
+    """A reader of some partitions. Only one thread may use a reader."""
 
     def assign(self, positions: Mapping[int, int]) -> None:
-        """Read these partitions from these offsets. A partition that is already at its offset continues unchanged."""
+        """Start to read these partitions, each from its given offset. A partition that is already at its offset
+        continues unchanged.
+        """
 
     def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
         """Return the available records, about `most`, from partitions in turn; wait only if there are none.
 
         Payloads may lie in mapped files. A payload stays valid as long as some object refers to it. An empty list after
-        `timeout_s` does not mean the end of the stream. An unavailable stream (such as a restarting broker) returns no
-        records. If a stream is unavailable for long, `poll` raises TemporaryError.
+        `timeout_s` does not mean that the stream has ended. A stream that is unavailable for a while (such as a
+        restarting broker) also gives an empty list. If a stream is unavailable for long, `poll` raises TemporaryError.
         """
 
     def ends(self) -> Mapping[int, int]:
@@ -82,8 +84,9 @@ class Stream(Protocol):
 
     @property
     def id(self) -> str:
-        """Identity of this stream, which changes if the stream is recreated at the same URL. Empty if the identity is
-        unknown."""
+        """Identity of this stream. The identity changes if the stream is created again at the same URL. Empty if the
+        identity is unknown.
+        """
 
     def partitions(self) -> int:
         """Return the current number of partitions, which may grow. The call is cheap."""
@@ -103,7 +106,7 @@ class Stream(Protocol):
 
 
 KINDS = {"log": "springtide.data.stream.log.stream", "kafka": "springtide.data.stream.kafka.stream"}
-"""Module for each URL scheme. Its function `open_url(url)` opens a stream with that scheme."""
+"""Module for each URL scheme. The module's function `open_url(url)` opens a stream with that scheme."""
 
 
 def open_stream(url: str) -> Stream:
@@ -165,7 +168,7 @@ def stream(
     decode: makes a batch of records: `Fixed` or `Json` of springtide.data.stream.decode, or a function of a list of
         bytes. None: the batch is the list of bytes.
     start: first record of a partition that the job has not begun: "earliest", "latest", or seconds since 1970.
-    until: "now": the job ends with the records that exist at its start. None: it ends at the stream's final end.
+    until: "now": the job ends after the records that exist at its start. None: the job ends at the stream's final end.
     linger_s: longest time in seconds that a record waits for its batch to fill.
     max_record_bytes: larger records become dead letters.
     max_lateness_s: records appended more than this many seconds after their event time become dead letters. Records

@@ -22,7 +22,8 @@ class ProcessLimits:
     cpu: float | None = None
     memory: int | None = None
     gpu: float | None = None
-    """GPU of the process: 1 for a whole GPU, a part of one GPU such as 0.5, or 0 for none. None means that no GPU is
+    """GPU share of the process: 1 for a whole GPU, a part of one GPU such as 0.5, or 0 for none. None means that no GPU
+    is
     reserved: the process may use GPUs of its host beside other processes.
     """
 
@@ -41,8 +42,9 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Resources that one process has used so far. Children of the process are included if the platform can count
-    them."""
+    """Resources that a process has used since its start. Children of the process are included if the platform can count
+    them.
+    """
 
     cpu_s: float = 0.0
     memory: int = 0
@@ -55,7 +57,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
-    """Memory that one process holds on its GPU, and how busy the whole GPU is."""
+    """Memory that a process holds on its GPU, and the utilization of the whole GPU."""
 
     memory: int = 0
     """Bytes that torch's allocator has reserved for the process. Of these bytes, `allocated` are in tensors."""
@@ -85,7 +87,7 @@ def sum_gpus(uses: Iterable[GpuUse]) -> GpuUse | None:
 
 
 def workers_on(gpus: int, each: float) -> int:
-    """Return the number of workers that these GPUs can take, if each worker gets `each` of one GPU."""
+    """Return the number of workers that fit on these GPUs, if each worker gets `each` of one GPU."""
     return gpus * math.floor(1 / each * (1 + 1e-9))
 
 

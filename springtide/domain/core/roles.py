@@ -23,7 +23,9 @@ RANKED = (RoleKind.SERVER, RoleKind.WORKER, RoleKind.DATA_WORKER)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Role:
-    """Role of one process: its kind and rank. `str(role)` is the name of its log file, such as `worker-1`."""
+    """A role: the kind and the rank of one process of the job. `str(role)` is the name of its log file, such as
+    `worker-1`.
+    """
 
     kind: RoleKind
     rank: int = 0
@@ -61,7 +63,9 @@ def check_slots(slots: int, of: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Map from each slot to the server that owns it. Every change of the map increases the epoch."""
+    """The placement: a map from each slot to the server that owns the slot. Every change of the map increases the
+    epoch.
+    """
 
     epoch: int
     servers: int
@@ -87,7 +91,7 @@ class SlotMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleExit:
-    """Exit of one process of the job, as seen by the platform that started it."""
+    """Exit of one process of the job, as reported by its platform."""
 
     role: Role
     pid: int
@@ -133,12 +137,12 @@ class WantedRole:
     after_s: float = 0.0
     """Seconds to wait before the start, counted from the first poll that names this incarnation."""
     joined: bool = False
-    """True if this incarnation has joined, so that it must have been started."""
+    """True if this incarnation has joined the job, so that its process was certainly started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleUsage:
-    """Resource usage of one process, measured by its agent or by the process itself."""
+    """Resource usage of one process. Either the process or its agent measures it."""
 
     role: Role
     incarnation: int = 0

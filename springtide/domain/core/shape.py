@@ -10,7 +10,7 @@ from springtide.domain.core import resources, validation
 
 GIB = 1 << 30
 UNKNOWN_GPUS = float(1 << 20)
-"""Number of GPUs to assume for a cluster that does not report it; finite, because JSON has no infinity."""
+"""Number of GPUs to assume for a cluster that does not report the number; finite, because JSON has no infinity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Shape:
     worker_cpu: float
     server_cpu: float
     worker_memory: int = 0
-    """Bytes of each worker; 0 means no limit and no cost."""
+    """Bytes of memory of each worker; 0 means no limit and no cost."""
     server_memory: int = 0
     worker_gpu: float = 0.0
     """GPU of each worker: 1, or a share of one GPU. All shapes of a job have the same value."""
@@ -95,7 +95,7 @@ class ResourceBudget:
         return self.fits(shape.cpu, shape.memory, shape.gpus)
 
     def exceeds(self, other: "ResourceBudget") -> bool:
-        """Return True if this budget has more than `other` of any resource."""
+        """Return True if this budget exceeds `other` in any resource."""
         return self.cpu > other.cpu or self.memory > other.memory or self.gpu > other.gpu
 
     def joined(self, other: "ResourceBudget", choose: Callable[[float, float], float]) -> "ResourceBudget":

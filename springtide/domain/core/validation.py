@@ -18,7 +18,7 @@ SEED = "a whole number from 0 to 2^63 - 1"
 
 
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are not what they should be. A name that is not UTF-8 is not a MsgspecError."""
+"""Errors that msgspec raises for malformed bytes. A name that is not UTF-8 is not a MsgspecError."""
 
 
 class FileVersion(msgspec.Struct):
@@ -42,8 +42,9 @@ def number(value: Any, name: str, wanted: str, *, least: int | None = 0, most: i
 def check_range(
     holder: object, *names: str, least: float | None = None, above: float | None = None, unit: str = "", of: str = ""
 ) -> None:
-    """Raise BadInput unless each named field is None or a finite number in range: greater than `above` if that is
-    given, otherwise at least `least`."""
+    """Raise BadInput unless each named field is None or a finite number in range: greater than `above` if `above` is
+    given, otherwise at least `least`.
+    """
     for name in names:
         value = getattr(holder, name)
         inside = value is None or ((value > above if above is not None else value >= (least or 0)) and value < math.inf)
@@ -88,7 +89,9 @@ def plain(value: Any) -> Any:
 
 
 def takes_numbers(*leave: str) -> Callable[[Function], Function]:
-    """Decorate a function so that it receives Python numbers. Arguments named in `leave` are passed unchanged."""
+    """Decorate a function so that its numeric arguments are Python numbers. Arguments named in `leave` are passed
+    unchanged.
+    """
 
     def decorate(function: Function) -> Function:
         names = list(inspect.signature(function).parameters)

@@ -86,8 +86,9 @@ class FeedRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedState:
-    """Report of one trainer about its input queue. Fields are totals since the trainer joined, unless they say
-    `now`."""
+    """Report of one trainer about its queue of batches. Fields are totals since the trainer joined, unless they say
+    `now`.
+    """
 
     made: int = 0
     """Mini-batches that data workers have put into the queue."""
@@ -111,7 +112,9 @@ class FeedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSeen:
-    """Measurements of one stage of data workers over the last interval, including the queue to its consumers."""
+    """Measurements of one stage of data workers over the last interval, including the queue between the stage and its
+    consumers.
+    """
 
     consumers: int
     """Number of consumers: trainers, or data workers of the next stage."""
@@ -126,7 +129,7 @@ class StageSeen:
     wait_share: float
     """Share of time that the consumers spend waiting for this stage."""
     gpu: bool = False
-    """True if each data worker of the stage has one GPU. Then the number of cores is fixed."""
+    """True if each data worker of the stage has a GPU. Then the number of cores is fixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +139,7 @@ class FeedSeen:
     at: float
     trainers: int
     stages: tuple[StageSeen, ...]
-    """Stages of data workers, first to last. There is at least one. The last stage feeds the trainers."""
+    """Stages of data workers, first to last. The tuple has at least one stage. The last stage feeds the trainers."""
     trainer_cpu: float
     trainer_cpu_used: float
     steps_per_s: float
@@ -148,8 +151,7 @@ class FeedSeen:
     free_cpu: float
     """Unallocated cores of the cluster."""
     share_cpu: float = 0.0
-    """Most cores that one data worker may have: a machine's cores divided by its GPUs or trainers. 0 means the free
-    cores."""
+    """Most cores of one data worker: a machine's cores divided by its GPUs or trainers. 0 means the free cores."""
     free_gpu: int = 0
     """GPUs that data workers may get in addition to their current GPUs."""
 
@@ -163,7 +165,7 @@ class StageTarget(NamedTuple):
 
     workers: int
     cpu: float | None
-    """Cores of each data worker; None means no limit."""
+    """Number of cores of each data worker; None means no limit."""
 
 
 def stage_of(rank: int, stages: int) -> int:
@@ -203,7 +205,7 @@ class FeedTarget:
     data_workers: int
     data_worker_cpu: float | None
     trainer_cpu: float | None
-    """CPU limit of each trainer in cores; None means unchanged."""
+    """CPU limit of each trainer in cores; None leaves the limit unchanged."""
     why: str
     stages: tuple[StageTarget, ...] = ()
     """Targets of the stages, first to last, if there are several stages. The last stage's target equals `data_workers`

@@ -30,8 +30,8 @@ class Grant(NamedTuple):
     first: int
     end: int
     returned: bool = False
-    """True if an earlier holder did not finish this lease. The worker trains such a lease first, because other
-    workers wait until it ends.
+    """True if an earlier holder returned or lost this lease before its end. The worker trains such a lease first,
+    because other workers wait until the lease ends.
     """
 
 
@@ -50,8 +50,8 @@ class Progress(NamedTuple):
     offset: int
     """Sample before which all samples of the lease are trained, and acknowledged by every server."""
     end: int
-    """Sample at which the holder will stop. If it is lower than the end of the lease, the holder returns the tail.
-    If the number equals `offset`, the lease is finished.
+    """Sample at which the holder will stop training. If this sample is before the end of the lease, the holder returns
+    the rest of the lease. If the number equals `offset`, the lease is finished.
     """
     void: int = 0
     """Number of stream offsets before `offset` that have no trainable record: dead letters, expired records, gaps."""
@@ -109,7 +109,7 @@ class LedgerReply(NamedTuple):
     """Leases that the worker named but does not hold. The worker must drop these leases."""
     wishes: tuple[ShrinkRequest, ...] = ()
     fenced: bool = False
-    """True if the master has fenced this incarnation, so that it must stop."""
+    """True if the master has fenced this incarnation, so that the process must stop."""
     freed: bool = False
     """True if a lease ended or its tail was returned. Waiting workers should then ask for leases again."""
 

@@ -47,15 +47,19 @@ class DatasetCard:
     epochs: int = 1
     """Epochs in one pass over `batches`."""
     first_epoch: int = 0
-    """First epoch of this pass. Each further loop over `batches` continues where the last pass ended."""
+    """First epoch of this pass. Each further loop over `batches` continues after the last epoch of the previous
+    pass.
+    """
     shuffle: bool = True
-    """True if each epoch has its own order, drawn from (seed, epoch)."""
+    """True if each epoch has its own order of samples, drawn from (seed, epoch)."""
     seed: int = 0
     """Seed of the shuffle."""
     drop_last: bool = False
     """True if an epoch drops its last batch when that batch is not full."""
     in_step: bool = False
-    """True if all workers train every batch together (bsp). Each worker gets every shard and takes its part of it."""
+    """True if all workers train every batch together (bsp). Each worker then gets every shard, and trains its part of
+    every batch.
+    """
     shard_batches: int = 16
     """Batches per shard, which is the unit of a lease. Small shards balance the load better at the end of the data;
     large shards need fewer leases."""
@@ -96,8 +100,9 @@ class DatasetCard:
 
 
 def check_same(rank: int, card: DatasetCard, known: DatasetCard, checkpoint: str = "") -> None:
-    """Raise BadInput unless a worker's data set equals the known one: of the other workers, or of the `checkpoint` from
-    which the run resumes."""
+    """Raise BadInput if a worker's data set differs from the known one: the data set of the other workers, or of the
+    `checkpoint` from which the run resumes.
+    """
     for field in fields(card):
         mine, theirs = getattr(card, field.name), getattr(known, field.name)
         if mine != theirs and checkpoint:
@@ -147,8 +152,9 @@ class EpochPlace(NamedTuple):
     begun: int
     """Number of loops begun so far; equal to `first` until the first loop of this epoch begins."""
     loop: str = ""
-    """Position of the `for` statement that contains all loops over `batches` (worker/epochs/user_loops.py); empty if
-    there is none."""
+    """Position of the outermost `for` statement around all loops over `batches` (worker/epochs/user_loops.py); empty if
+    there is none.
+    """
 
     def is_before(self, other: "EpochPlace") -> bool:
         return self[:3] < other[:3]

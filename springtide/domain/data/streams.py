@@ -105,7 +105,7 @@ class StreamCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamUse(StreamCounts):
-    """Counters of one worker on a stream since the worker started, and its current queue."""
+    """Counters of one worker on a stream since the worker started, and the present length of its queue."""
 
     partitions: tuple[PartitionView, ...] = ()
     queue: int = 0

@@ -38,14 +38,17 @@ class CacheRules:
     assigns samples at random. "laia" and "anneal" use the location of cached rows. None means "anneal" with a cache and
     "contiguous" without."""
     p2p: Way = "off"
-    """Data that workers send directly to each other. "rows": a row goes directly to the only worker that trains it
-    next, which takes one transfer instead of two. "gradients": in addition, if a few workers train a row in the same
-    step, one of them keeps the row and receives the gradients of the others. "off": all data goes through servers.
+    """Data that workers send directly to each other. "rows": a row goes directly to its next trainer if only one worker
+    trains it next. The row then takes one transfer instead of two. "gradients": in addition, if a few workers train a
+    row in the same step, one of these workers keeps the row and receives the other workers' gradients. "off": all data
+    goes through servers.
     """
     staleness: int = DEFAULT_STALENESS
     """async: how many updates by other workers a cached row may miss at most when it is used."""
     dirty: int = 256 << 20
-    """Maximum bytes of rows that exist only in a worker. Above this limit, the worker writes all such rows back."""
+    """Maximum bytes of rows that exist only in a worker. Above this limit, the worker writes all these rows back to
+    servers.
+    """
 
     @property
     def auto(self) -> bool:
@@ -58,7 +61,7 @@ class CacheRules:
 
     @property
     def idle(self) -> bool:
-        """True if there is no cache and samples are assigned in contiguous ranges."""
+        """True if the job has no cache and assigns samples in contiguous ranges."""
         return self.off and self.policy in (None, "contiguous")
 
     def __post_init__(self) -> None:

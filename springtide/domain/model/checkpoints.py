@@ -21,13 +21,13 @@ class SlotExtent(NamedTuple):
     """Number of bytes from `offset` on: the image without its identities."""
     checksum: int
     since: int = 0
-    """Number of the checkpoint on whose image of this slot this increment builds; 0 means a full image."""
+    """Number of the earlier checkpoint whose image of this slot this increment builds on; 0 means a full image."""
     identities: tuple[int, int] = (0, 0)
     """Offset and length of the identities, which several images of the file may share."""
 
 
 class Written(NamedTuple):
-    """File that one server incarnation has written for a checkpoint."""
+    """A file that one server incarnation has written for a checkpoint."""
 
     life: str
     file: str
@@ -35,13 +35,13 @@ class Written(NamedTuple):
     size: int
     pieces: tuple[SlotExtent, ...]
     buddy: str = ""
-    """Server that has copies of this incarnation's files; empty if there are no copies."""
+    """Server that stores copies of this incarnation's files; empty if there are no copies."""
     mirrored: tuple[str, ...] = ()
     """Names of the mirrored files: this file and earlier files."""
     node: str = ""
-    """Machine whose local disk has the files; empty if they are in the job's shared folder."""
+    """Machine whose local disk has this incarnation's files; empty if the files are in the job's shared folder."""
     buddy_node: str = ""
-    """Machine whose local disk has the buddy's copies; empty if they are in the job's shared folder."""
+    """Machine whose local disk has the buddy's copies; empty if the copies are in the job's shared folder."""
 
 
 class Buddy(NamedTuple):
@@ -51,17 +51,17 @@ class Buddy(NamedTuple):
     address: str
     """Address at which the buddy receives copies."""
     node: str = ""
-    """Machine whose local disk stores the copies; empty if the buddy writes to the job's folder."""
+    """Machine whose local disk stores the copies; empty if the buddy writes to the job's shared folder."""
 
 
 class Lineage(NamedTuple):
-    """Runs whose checkpoints a job may restore: its own run, and the run that it resumed."""
+    """Runs whose checkpoints a job may restore: the present run, and the run that it resumed."""
 
     run: str
     resumed_run: str = ""
-    """Run that this run resumed; empty for a fresh start."""
+    """Run that the present run resumed; empty for a fresh start."""
     resumed_number: int = 0
-    """Checkpoint number that this run resumed. The earlier run may have made later checkpoints."""
+    """Number of the checkpoint that the present run resumed. The earlier run may have made later checkpoints."""
 
     def refusal(self, run: str, number: int, job: str) -> str:
         """Return the reason why this job may not restore a checkpoint; empty if it may."""
@@ -79,7 +79,9 @@ class CheckpointRules:
     every_s: float = 0.0
     """Seconds from the start of one checkpoint to the start of the next; 0 means no checkpoints."""
     folder: str = ""
-    """Folder for servers that can see it; other servers write to a local disk. Empty means the run's folder."""
+    """Folder for servers that can see it; a server that cannot see the folder writes to its local disk. Empty means the
+    run's folder.
+    """
     keep: int = 2
     """Number of complete checkpoints to keep. With two, the job survives damage to the newest checkpoint."""
     url: str = ""
@@ -87,21 +89,25 @@ class CheckpointRules:
     upload_every_s: float = 600.0
     """Seconds between two copies to `url`."""
     mirror: bool = False
-    """True if another server also keeps each server's files, so that the loss of a host does not lose them. Servers
-    with local disks and no `url` always mirror."""
+    """True if a second server also stores each server's files, so that the files survive the loss of a host. Servers
+    with local disks and no `url` always mirror.
+    """
     resume: str = ""
     """Folder or URL of the checkpoints of the run to resume."""
     resume_number: int = 0
     """Number of the checkpoint to resume."""
     resume_run: str = ""
-    """Run that made the checkpoint to resume. This run refuses a checkpoint of the same number from another run."""
+    """Run that made the checkpoint to resume. The resuming run refuses a checkpoint with the same number from any other
+    run.
+    """
     numbers_after: int = 0
-    """Highest checkpoint number that is already used in the resumed run's folder. The numbers of this run start
+    """Highest checkpoint number in the resumed run's folder. The checkpoint numbers of the resuming run start
     after it.
     """
     new_data: bool = False
-    """True if the run takes the model of the checkpoint, but reads other data from their beginning. The other run keeps
-    its folder."""
+    """True if the run takes the checkpoint's model, but reads new data from the beginning. The earlier run's folder
+    stays unchanged.
+    """
 
     def __post_init__(self) -> None:
         validation.check_range(self, "every_s", least=0, unit="seconds", of="checkpoints: ")
@@ -109,8 +115,8 @@ class CheckpointRules:
         validation.check_range(self, "keep", least=1, of="checkpoints: ")
 
     def mirrors(self, node: str) -> bool:
-        """Return True if another server mirrors the files of a server on machine `node`. `node` is empty if the
-        server sees the job's folder.
+        """Return True if a second server mirrors the files of a server on machine `node`. `node` is empty if the server
+        sees the job's folder.
         """
         return self.mirror or bool(node and not self.url)
 
@@ -120,8 +126,8 @@ class CheckpointRules:
 
 
 def buddy_of(rank: int, nodes: Mapping[int, str]) -> int | None:
-    """Return the server that keeps copies of a server's files: the next server in the ring. Return None if there is
-    no other server.
+    """Return the server that keeps copies of a server's files: the next server in the ring. Return None if the job has
+    only one server.
 
     `nodes` has the machine of each server. Servers on other machines are preferred.
     """

@@ -15,7 +15,7 @@ OptimKind = Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftr
 DTYPES: tuple[str, ...] = get_args(DType)
 INIT_KINDS: tuple[str, ...] = get_args(InitKind)
 OPTIM_KINDS: tuple[str, ...] = get_args(OptimKind)
-# largest table id; in a request, the bits above the id ask for other data of a row than its weights
+# largest table id; in a request, higher bits than those of the id ask for other data of a row than its weights
 LARGEST_TABLE_ID = 2**14 - 1
 
 
@@ -77,7 +77,7 @@ class Hyper:
     lr: float
     weight_decay: float = 0.0
     step: int = 0
-    """adam: step count for the bias correction; 0: each row counts its own steps."""
+    """adam: step count for the bias correction; 0: each row has a step count of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,9 @@ class TableSpec:
     ttl: int = 0
     """Evict a row that is unused for this many ticks of the push clock; 0 means never."""
     capacity_rows: int = 0
-    """Maximum rows of the whole job; 0 means no limit. Each slot gets an equal share, rounded up to whole rows."""
+    """Maximum rows of the whole job; 0 means no limit. Each slot gets an equal share of these rows, rounded up to whole
+    rows.
+    """
 
     def __post_init__(self) -> None:
         who = f"table {self.name!r}"
@@ -173,13 +175,13 @@ class Outline:
     """Names of the tensors of a bsp group's model, in the order of the checkpoint; "" for a tensor outside the model's
     state dict."""
     in_workers: tuple[str, ...] = ()
-    """State tensors whose trained values are on no server. In async mode these are buffers, and each worker has its
-    own copy.
+    """State tensors of the model whose trained values are not on servers. In async mode these tensors are buffers, and
+    each worker has its own copy.
     """
 
 
 def check_same_dense(before: Outline, now: Outline) -> None:
-    """Raise BadInput unless a model finds its dense tensors where an earlier model of the same tables has put them.
+    """Raise BadInput unless a model's dense tensors have the same places as in an earlier model with the same tables.
 
     Values are stored by position. If a layer was inserted, every later tensor would get the values of the tensor that
     was at its position before.

@@ -27,8 +27,9 @@ LEAST_QUOTA = 0.2
 USUAL_WORKER, USUAL_SERVER = 0.8, 0.2
 """Number of cores to assume for a role on a platform that cannot limit cores."""
 UNKNOWN_CPU, UNKNOWN_MEMORY, UNKNOWN_NODE = 200.0, float(1 << 40), 2.0
-"""Resources to assume for a cluster that adds nodes on demand or does not report its nodes: those of a cluster of small
-nodes."""
+"""Resources to assume for a cluster that adds nodes on demand or does not report its nodes: a cluster of small
+nodes.
+"""
 NODE_SHARE = 0.8
 """Share of a cluster node that one role may use. The cluster's own agents use the rest."""
 
@@ -101,8 +102,9 @@ def _check_numbers(capacity: PlatformCapacity, workers: RoleWish, servers: RoleW
 
 
 def _check_gpus(capacity: PlatformCapacity, workers: RoleWish, quota: Quota) -> None:
-    """Raise BadInput if the job asks for GPUs that this machine lacks, or for shares that the platform does not have.
-    A cluster may add nodes."""
+    """Raise BadInput if the job asks for GPUs that this machine lacks, or for a GPU share that the platform cannot
+    provide. A cluster may add nodes.
+    """
     each, place = gpu_of(workers, quota), "this machine" if capacity.own else "the cluster"
     if not each:
         return
@@ -180,7 +182,7 @@ def first_shape(
     """Return the first shape of a job: the minimum or the given number of roles, and as many cores as the quota
     allows.
 
-    `small` limits each server to one core, because larger pods wait longer on a cluster.
+    `small` limits each server to one core, because larger pods wait longer for a node of a cluster.
     """
     least, most, quota = limits.least, limits.most, limits.quota.cpu
     workers = min(max(workers or least.workers, least.workers), most.workers)

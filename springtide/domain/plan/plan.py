@@ -15,7 +15,7 @@ from springtide.domain.spec.planning_config import PlanningStage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapePlan:
-    """New shape for one job."""
+    """A new shape for one job."""
 
     job: str
     shape: Shape
@@ -43,7 +43,7 @@ class Decision:
     plans: tuple[ShapePlan, ...] = ()
     why: str
     notes: tuple[str, ...] = ()
-    """Additional information, such as jobs that were left alone, or data that was refused."""
+    """Additional information, such as the jobs that the plan does not change, or the data that the planner refused."""
 
     def __post_init__(self) -> None:
         if not self.why:

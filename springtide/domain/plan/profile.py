@@ -15,8 +15,9 @@ from springtide.domain.core.shape import Shape
 
 
 class StepTiming(NamedTuple):
-    """Timing of one step of one worker, in seconds of the worker's clock. The class is a tuple, because creating a
-    dataclass in every step would take three times as long."""
+    """Timing of one step of one worker, in seconds by the worker's clock. The class is a tuple, because creating a
+    dataclass in every step would take three times as long.
+    """
 
     samples: int
     """Samples in the batches that this step trained."""
@@ -31,7 +32,7 @@ class StepTiming(NamedTuple):
     backward_s: float
     """Seconds from the end of forward() to `optimizer.step()`: loss, backward pass, clipping."""
     push_wait_s: float
-    """Seconds that `optimizer.step()` waited: for the last push, for dense values, or for other ranks."""
+    """Seconds that `optimizer.step()` waited for the last push, for dense values, or for other ranks."""
     gradient_s: float
     """Term 1: computation of forward and backward. If tables are on servers, this term includes all local work of the
     worker."""
@@ -92,7 +93,7 @@ def summed(timings: Iterable[StepTiming]) -> TimingSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Measurement of one configuration over one window. The performance model is fitted to profiles.
+    """Measurement of one configuration over one time window. The performance model is fitted to profiles.
 
     The timing is not validated. `planning.perf_model.fit` drops unusable values.
     """

@@ -97,8 +97,9 @@ class PlanStatus:
     """Applying or Applied for the master's plan; Applied, Rejected or Superseded for a user's plan."""
     message: str = ""
     made: Mapping[str, int] = field(default_factory=dict)
-    """Highest incarnation that the operator has created for each role, such as worker-0: 1. No incarnation is created
-    twice."""
+    """Highest incarnation of each role that the operator has created, for example `worker-0: 1`. No incarnation is
+    created twice.
+    """
     pods: Mapping[str, PodState] = field(default_factory=dict)
     budget: int | None = None
     """Number of servers that the disruption budget covers."""

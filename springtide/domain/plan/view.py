@@ -90,14 +90,14 @@ class TrainingProgress:
         return math.inf if since is None else at - since
 
     def shifted(self, by: float) -> "TrainingProgress":
-        """Return these times on a clock that is `by` seconds ahead."""
+        """Return the view with all times converted to a clock that is `by` seconds ahead."""
         times = {name: getattr(self, name) for name in ("submitted_at", "started_at", "last_change_at")}
         return replace(self, **{name: at + by for name, at in times.items() if at is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """State of one job, as planning sees it."""
+    """State of one job, as the planner sees it."""
 
     name: str
     facts: ModelFacts
@@ -129,10 +129,10 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastJob:
-    """Record of a job that has ended: its features, its first shape and its last shape.
+    """Record of a job that has ended: the job's features, its first shape and its last shape.
 
-    Other programs may write to the database that holds these records. Features may therefore have any value. An
-    invalid shape is read as None.
+    Programs other than Springtide may write to the database that stores these records. Features may therefore have any
+    value. An invalid shape is read as None.
     """
 
     name: str

@@ -56,7 +56,7 @@ _OVER = frozenset({JobPhase.FINISHED, JobPhase.STOPPED, JobPhase.FAILED})
 
 
 class Blame(StrEnum):
-    """Party whose failure ended a job; the command's exit code depends on it."""
+    """Party whose failure ended a job. The command's exit code depends on the party."""
 
     NONE = "none"
     USER = "user"
@@ -75,15 +75,16 @@ class GuardRules:
     """A server counts as slow if its time per key is this many times its peers' time per key."""
     far_slower: float = 10.0
     """A server is drained without further checks if its time per key, in each of the last two reports, is this many
-    times its peers' time per key. The server's slots go to its peers, and later to its replacement."""
+    times the time per key of its peers. The server's slots go to its peers, and later to its replacement.
+    """
     throttled: float = 0.6
     """A server can count as throttled by its machine if at least this share of its quota periods was throttled."""
     given: float = 0.5
-    """If a throttled server got less than this share of the CPU that it should get, its machine certainly throttles
-    it, because the kernel itself counts throttled periods.
+    """Share of the CPU that a throttled server should get. With less than this share, its machine certainly throttles
+    it, because the kernel counts the throttled periods.
     """
     hotter: float = 1.3
-    """A server has more load than its peers if it gets this many times their keys per second."""
+    """A server is more loaded than its peers if it gets this many times their keys per second."""
     at_work: float = 0.15
     """A server cannot slow the job down if its tables are busy for less than this share of the time."""
     busy: float = 0.8
@@ -107,8 +108,9 @@ class StragglerRules:
     """A worker is a straggler if its speed is this many deviations below its peers' median. A value of 3 ignores the
     normal spread."""
     floor: float = 0.1
-    """Smallest value of one deviation, as a share of the median, so that tiny differences among equal workers do not
-    count."""
+    """Lower limit of one deviation, as a share of the median, so that tiny differences among equal workers do not
+    count.
+    """
     recovered: float = 0.85
     """A straggler's leases grow again when its speed reaches this share of its peers' median."""
 
@@ -125,11 +127,11 @@ class SpecSizes:
     slots: int = DEFAULT_SLOTS
     """Number of slots of the key space, fixed for the job: a power of two, at least 64."""
     worker_cpu: float | None = None
-    """Cores of each worker; None means no limit."""
+    """Number of cores of each worker; None means no limit."""
     worker_memory: int | None = None
-    """Bytes of each worker; None means no limit."""
+    """Bytes of memory of each worker; None means no limit."""
     worker_gpu: float | None = None
-    """GPU of each worker: 1, a share of one GPU, or 0. None means that workers share the GPUs of their host."""
+    """GPU share of each worker: 1, a part of one GPU, or 0. None means that workers share the GPUs of their host."""
     gpus: int | None = None
     """Number of GPUs that the job may use; None means an unknown number, or all GPUs of the cluster."""
     server_cpu: float | None = None
@@ -162,7 +164,7 @@ class SpecPatience(Patience):
     """Timeouts, intervals and numbers of tries, with those that users do not set."""
 
     server_silence_s: float | None = None
-    """Timeout for servers, whose loss costs more; None means `silence_s`, but at least 30 s."""
+    """Timeout for servers, whose loss costs more than that of a worker; None means `silence_s`, but at least 30 s."""
     relaunches: int = 5
     """Maximum number of relaunches of a failed worker or server within minutes. Evictions do not count."""
     backoff_s: float = 1.0

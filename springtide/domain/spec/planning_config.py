@@ -29,8 +29,8 @@ class ChangeSettings:
     """A change must pay for itself within this share of the job's remaining time. 1 accepts every change that ends the
     job sooner."""
     workers_stay: bool = False
-    """True if a worker that gets a new size keeps training until it has that size, because the platform resizes it
-    in place or starts its successor first. Otherwise, each such worker trains nothing while its successor starts.
+    """True if a resized worker trains until it has its new size, because the platform resizes the worker in place or
+    starts its successor first. If False, a resized worker trains nothing while its successor starts.
     """
     between_changes_s: float = 60.0
     """Minimum seconds between two changes of a job. The start of a sample does not count as a change."""
@@ -45,7 +45,7 @@ class SizeSettings:
     node_cpu: float = 32.0
     """C_max: maximum cores of one worker or server."""
     server_cpu: float = 16.0
-    """s: cores of each server after the sample, when the job gets its size."""
+    """s: cores of each server after sampling, when the job gets its planned size."""
     busy_server: float = 0.9
     """While a job is sampled, a server that uses more than this share of its CPU gets more CPU."""
 
@@ -156,7 +156,7 @@ class PlanRules:
     bounds hold the assumed cores of each role.
     """
     overlap: bool = False
-    """True if the job may exceed its quota during a change. On a machine without other jobs, roles that stay then
+    """True if the job may exceed its quota during a change. On a machine without other jobs, the remaining roles then
     keep their resources while new roles start.
     """
     config: PlanningConfig = field(default_factory=PlanningConfig)

@@ -179,8 +179,9 @@ def _unwrapped(given: Mapping[str, Any], problems: list[SpecProblem]) -> dict[st
 
 
 def for_pods(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the labels or annotations that pods inherit from a job. Those that identify the job to tools are left
-    out."""
+    """Return the labels or annotations that pods inherit from a job. Labels and annotations that identify the job to
+    tools are left out.
+    """
     owners = {key: str(key).rpartition("/")[0] for key in given}
     return {key: text for key, text in given.items() if not owners[key].endswith(OF_TOOLS)}
 

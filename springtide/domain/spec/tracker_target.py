@@ -15,7 +15,7 @@ HYPERPARAMETERS = "hyperparameters"
 
 
 class TrackerTarget(NamedTuple):
-    """One tracker, and where it keeps its runs."""
+    """One experiment tracker, and the place where it stores its runs."""
 
     kind: TrackerKind
     where: str = ""

@@ -1,8 +1,9 @@
-"""Recognizes tensors of ids that the loop has copied to the GPU, so that their rows can be requested one batch ahead.
+"""Recognizes id tensors that the user's loop has copied to the GPU, so that their rows can be requested one batch
+ahead.
 
-In: the batch in CPU memory, and ids with which a module was called. Out: the same view of the batch's own tensor. For
-the first batches, this process compares the values, and waits for the GPU. For later batches, the GPU compares them,
-and the push is refused if values differ. Next: embedding/lookup/lookup.py.
+In: the batch in CPU memory, and the ids with which a module was called. Out: the same view of the tensor in the batch.
+For the first batches, this process compares the values, and waits for the GPU. For later batches, the GPU compares
+them, and the push is refused if values differ. Next: embedding/lookup/lookup.py.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from springtide.embedding.lookup import id_routes
 from springtide.embedding.lookup.calls import INTEGERS
 
 TRIES = 3
-"""Batches whose values are compared before the GPU compares them."""
+"""Number of batches whose values are compared on the CPU before the GPU compares them."""
 
 
 class SameIds(NamedTuple):
@@ -23,7 +24,7 @@ class SameIds(NamedTuple):
 
     ids: torch.Tensor
     differs: torch.Tensor | None
-    """Number on the GPU that is 0 if the ids are really equal; None if they have been compared."""
+    """A number on the GPU that is 0 if the ids are really equal; None if the CPU has compared them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +58,7 @@ class BatchCopies:
         self._copies.clear()
 
     def find(self, ids: Any) -> SameIds | None:
-        """Return the batch's ids that were copied to these ids; None if there are none."""
+        """Return the batch's ids of which these ids are a copy; return None if there are none."""
         if type(ids) is not torch.Tensor or ids.dtype not in INTEGERS:
             return None
         whole = ids if ids._base is None else ids._base

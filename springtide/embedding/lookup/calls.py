@@ -32,7 +32,9 @@ class LookupFeature:
     table: ServedTable
     padding: int | None = None
     pull_padding: bool = False
-    """True if the lookup reads the padding row. nn.Embedding reads that row without training it; bags leave it out."""
+    """True if the lookup reads the padding row. nn.Embedding reads the padding row without training it; bags leave the
+    row out.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -45,8 +47,9 @@ class LookupCall:
     shapes: list[tuple[int, ...]]
     """Shapes of the outputs."""
     places: list[tuple[int, int, int]]
-    """Position of each feature: index of the output, first float in that output, and number of floats from one row to
-    the next."""
+    """For each feature: the index of the output, the first float in that output, and the number of floats from one row
+    to the next.
+    """
     keep: tuple[torch.Tensor, ...]
     """Tensors that own the memory behind the addresses."""
     weights: torch.Tensor | None = None
@@ -71,8 +74,9 @@ class DeviceCall:
     """Distance between bags and between the ids of a bag."""
     shapes: list[tuple[int, ...]]
     offsets: torch.Tensor | None = None
-    """Position of the first id of each bag. If it is given, `bags` is the number of bags, and `per_bag` the number of
-    all ids."""
+    """Position of the first id of each bag. If the positions are given, `bags` is the number of bags, and `per_bag` the
+    number of all ids.
+    """
     closed: bool = False
     """True if the last element of `offsets` is the end of the last bag."""
     mean: bool = False
@@ -83,7 +87,7 @@ class DeviceCall:
         return self.per_bag if self.offsets is not None else self.bags * self.per_bag
 
     def moved(self, ids: torch.Tensor, offset: int) -> "DeviceCall":
-        """Return the same call for ids at another address."""
+        """Return the same lookup for ids at another address."""
         return DeviceCall(
             self.features, ids, offset, self.bags, self.per_bag, self.strides, self.shapes, mean=self.mean
         )

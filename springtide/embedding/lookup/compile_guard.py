@@ -3,8 +3,8 @@ every worker.
 
 torch.optim and `torch.compiler.disable` mark functions that must not be compiled, and marking loads `torch._dynamo`.
 The step of an optimizer also loads the compiler, because a compiled graph must break before and after the step. This
-module runs such functions without the mark, and steps without the break, until other code loads the compiler. From
-then on, torch behaves as usual.
+module runs such functions without the mark, and optimizer steps without the break, until other code loads the compiler.
+From then on, torch behaves as usual.
 """
 
 import importlib.abc

@@ -43,7 +43,7 @@ After = Callable[[DeviceGradients], None]
 
 @dataclass(slots=True, eq=False)
 class LookupLayout:
-    """Properties of calls that share their kernels; they are the same in all batches of one layout."""
+    """Properties of lookup calls that share their kernels, equal in all batches of one layout."""
 
     members: tuple[int, ...]
     """Positions of these calls among all calls of the step."""
@@ -108,8 +108,9 @@ def _pooled(
 
 
 class PreparedCalls:
-    """Calls whose ids are in one tensor that the script moves to the device, prepared once for all batches of one
-    layout."""
+    """Lookup calls whose ids are in one tensor that the script moves to the device. The calls are prepared once for all
+    batches of one layout.
+    """
 
     def __init__(self, whole: torch.Tensor, found: Sequence[tuple[int, torch.Tensor, DeviceCall]]) -> None:
         """Prepare calls, given with the identities of their modules and their ids."""
@@ -230,7 +231,7 @@ def id_batch(layout: LookupLayout, calls: Sequence[DeviceCall], start: int) -> I
 
 
 def _packed(call: DeviceCall) -> tuple[int, int, int]:
-    """Return the same as `_steps`, but for ids that were copied one after another."""
+    """Return the same steps as `_steps`, for ids that were copied one after another."""
     return (1 if call.offsets is not None else max(call.per_bag, 1), call.per_bag, 1)
 
 

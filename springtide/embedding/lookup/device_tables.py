@@ -33,7 +33,9 @@ SHARE_OF_FREE = 0.8
 SHARE_OF_CPU = 0.8
 """Share of the free CPU memory that rows may take."""
 MOST_CELLS = MOST_ROWS * 3 // 4
-"""Most rows in GPU memory if others are in CPU memory. The places behind them are for the fetched rows of a batch."""
+"""Most rows in GPU memory, if further rows are in CPU memory. The places after these rows are for the fetched rows of a
+batch.
+"""
 WRITE_BYTES = 1 << 27
 """Bytes of changed rows that are written back at a time."""
 ReadImages = Callable[[str, npt.NDArray[Any], int], npt.NDArray[Any]]
@@ -60,9 +62,9 @@ class DeviceTables:
         most_bytes: int | None = None,
         most_share: float | None = None,
     ) -> None:
-        """Create an empty collection. `of_servers`: note changed rows, because servers must get them back. `permitted`
-        says whether this process trains all rows. Rows take at most `most_bytes` of GPU memory; None means a share of
-        the free memory. At most `most_share` of all rows are in GPU memory.
+        """Create an empty collection. `of_servers`: record which rows change, because servers must get these rows back.
+        `permitted` says whether this process trains all rows. Rows take at most `most_bytes` of GPU memory; None means
+        a share of the free memory. At most `most_share` of all rows are in GPU memory.
         """
         self.tables = list(tables)
         self.by_name: dict[str, ServedTable] = {}
@@ -103,7 +105,7 @@ class DeviceTables:
                 spec = table.spec
                 groups.setdefault((spec.dim, spec.dtype, spec.optim, table.gpu), []).append(table)
         before = len(self.by_name)
-        # the smallest kinds come first, so that they leave room for the others
+        # place the smallest kinds first, so that they leave room for the larger ones
         ordered = sorted(groups.items(), key=lambda group: group[0][0] * _row_count(group[1]))
         for number, (key, members) in enumerate(ordered):
             try:
@@ -198,8 +200,9 @@ class DeviceTables:
     # -- updates
 
     def push(self, parts: Sequence[DeviceGradients], hyper: Iterable[tuple[int, float, float, int]]) -> None:
-        """Make one optimizer step for the rows of all parts on the device, unless a gradient of any part is not
-        finite."""
+        """Make one optimizer step for the rows of all parts on the device. Make no step if a gradient of any part is
+        not finite.
+        """
         by_table = {table: (lr, decay, step) for table, lr, decay, step in hyper}
         for part in parts:
             part.note_bad(self.flags(part.arena.device).bad)

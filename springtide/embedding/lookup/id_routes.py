@@ -98,8 +98,9 @@ def _apply(view: tuple[Any, ...], leaf: Any) -> Any:
 
 
 def find(batch: Any, ids: Any) -> Route | None:
-    """Return the route to these ids. Return None if they are not a view of any leaf, which means that the model
-    computed them."""
+    """Return the route to these ids. Return None if the ids are not a view of any leaf. In this case the model computed
+    the ids.
+    """
     wanted = key_of(ids)
     for path, leaf in leaves(batch):
         if is_jagged(leaf) or is_jagged(ids):

@@ -103,7 +103,7 @@ class Gathered:
         return
 
     def show(self, groups: Sequence[int]) -> None:
-        """Set `weight.grad` of these groups' weights to their gradients, with one row per unique id."""
+        """Set `weight.grad` of the weights of these groups to their gradients, with one row per unique id."""
         grads = torch.from_numpy(self.step.grads())
         if len(self.plan.weights) == 1 and not self.plan.dims[0]:
             self.plan.weights[0].grad = self.shown[0] = grads
@@ -154,7 +154,7 @@ class Pooled(torch.autograd.Function):
         after: Callable[[Gathered, list[int]], None],
         *weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        """Pool all calls. `calls` has each call with the index of its first feature in the plan."""
+        """Pool all calls. `calls` has each lookup call with the index of its first feature in the plan."""
         outs = tuple(empty_rows(shape, call.features[0].table.gpu) for _, call in calls for shape in call.shapes)
         bags, places = [], []
         first_out = 0

@@ -34,7 +34,7 @@ def segments_of(counts: dict[ServedTable, int]) -> list[Segment]:
 
 
 class ShownRows:
-    """Gradient of one table: a slice that is created when the script reads `weight.grad`."""
+    """Gradient of one table: a slice of the summed gradients, created when the script reads `weight.grad`."""
 
     __slots__ = ("_begin", "_end", "_grads", "made")
 
@@ -98,7 +98,7 @@ class DeviceGradients:
         return bool(self.segments)
 
     def merged(self, others: "Sequence[DeviceGradients]") -> "DeviceGradients":
-        """Sum these gradients and the older gradients in `others`."""
+        """Add these gradients and the earlier gradients in `others`."""
         parts = [*others, self]
         counts: dict[ServedTable, int] = {}
         keys, grads = [], []
@@ -113,8 +113,9 @@ class DeviceGradients:
         return reduced(self.arena, segments_of(counts), torch.cat(keys), batch, rows, None)
 
     def keep_fetched(self, fetched: torch.Tensor | None, version: int) -> None:
-        """Keep weights that the lookup of these keys has fetched from CPU memory, so that the update need not read them
-        again. `version` is the version of the arena at that time."""
+        """Store weights that the lookup fetched from CPU memory for these keys, so that the update need not read the
+        weights again. `version` is the version of the arena at that time.
+        """
         self._fetched, self._fetched_at = fetched, version
 
     def scale(self, share: float) -> None:
@@ -132,7 +133,7 @@ class DeviceGradients:
         torch.maximum(bad, self._bad, out=bad)
 
     def train(self, hyper: dict[int, tuple[float, float, int]], bad: torch.Tensor) -> None:
-        """Make one optimizer step for all rows; `hyper` has (lr, weight decay, step) by table id."""
+        """Make one optimizer step for all rows; `hyper` maps a table id to (lr, weight decay, step)."""
         arena, chosen = self.arena, kernel_registry.of_device(self.arena.device.type)
         if self._fetched_at != arena.version:
             self._fetched = None  # rows have changed since the lookup

@@ -16,7 +16,7 @@ from springtide import errors
 from springtide.domain.model import tables
 from springtide.embedding.device.arena import Arena
 
-# floats that are copied at once when initial rows are assigned (4 MiB), so that a copy of the table is never needed
+# floats to copy at once when initial rows are assigned (4 MiB); this size avoids a second copy of the table
 FIRST_FLOATS = 1 << 20
 
 
@@ -56,7 +56,9 @@ class ServedTable:
     paths: tuple[str, ...]
     """Paths in the model of the modules that use the table; a shared module has several."""
     weight: torch.nn.Parameter
-    """Parameter that receives the gradient of the step's rows. All tables of one `EmbeddingBags` share it."""
+    """Parameter that receives the gradient of the step's rows. All tables of one `EmbeddingBags` share this
+    parameter.
+    """
     initial: torch.Tensor | None = None
     """Weights before `job.prepare`, assigned once by the job; None means that rows start from the table's init."""
     initial_keys: torch.Tensor | None = None
@@ -66,7 +68,7 @@ class ServedTable:
     declared: bool = False
     """True if the weight was built without memory, on the meta device or by `serving`."""
     gpu: torch.device | None = None
-    """GPU on which the model is. Lookups return their outputs on this GPU; None means CPU memory."""
+    """GPU that holds the model. Lookups return their outputs on this GPU. None means that outputs are in CPU memory."""
     place: TablePlace | None = None
     """Place of the rows in device memory. None means that the rows are on servers or in CPU memory."""
     on_cpu: str = ""
@@ -92,7 +94,7 @@ class ServedTable:
         self.initial = self.initial_keys = None
 
     def follow_device(self, device: torch.device) -> None:
-        """Make lookups return their outputs on the device that the model has moved to."""
+        """Make lookups return their outputs on the device to which the model has moved."""
         self.gpu = device if device.type == "cuda" else None
 
 
@@ -136,7 +138,7 @@ class TableBook:
         initial: torch.Tensor | None = None,
         initial_keys: torch.Tensor | None = None,
     ) -> ServedTable:
-        """Return the table of this request: a new table, or the existing table of that name if it matches."""
+        """Return the table of this request: a new table, or the existing table of the same name if the two match."""
         known = self.by_name.get(name)
         if known is None:
             spec = named_spec(request, name=name, table_id=len(self.by_name))

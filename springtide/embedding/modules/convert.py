@@ -1,4 +1,4 @@
-"""Converts a model's embeddings to served embeddings in place. Parameters keep their identity.
+"""Converts a model's embeddings to served embeddings in place. The `nn.Parameter` objects stay the same.
 
 In: a model with nn.Embedding, nn.EmbeddingBag, st.* or TorchRec collections. Out: the served tables, numbered in the
 order of the model. Next: worker/setup.py sets optimizers, declares the tables and assigns the weights.
@@ -76,7 +76,7 @@ def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
 
 
 def _held_by_others(paths: dict[nn.Module, list[str]]) -> dict[int, nn.Module]:
-    """Map each weight to the other modules that read it as a whole, such as an output layer tied to an embedding."""
+    """Map each weight to the other modules that read the whole weight, such as an output layer tied to an embedding."""
     return {
         id(param): module
         for module in paths
@@ -178,7 +178,7 @@ def _first_values(
     """Return the init with which servers create rows, and the keys and rows that the job assigns once.
 
     If a weight is on the meta device, its rows get the initial values that torch.nn, or TorchRec's `init_fn`, would
-    give them. `declared` has the initial values of a weight that was built in `serving`.
+    give to them. `declared` has the initial values of a weight that was built in `serving`.
     """
     weight = module.weight
     if declared is not None:

@@ -1,4 +1,4 @@
-"""Embedding weights that no process holds: `serving` builds such weights, which keep only the initial values of their
+"""Embedding weights without memory: `serving` builds weights that store only a rule for the initial values of their
 rows.
 
 In: torch.nn modules built inside `with st.serving():`, and the initialization that a script applies to their weights.
@@ -73,7 +73,7 @@ def _declaring(build: Function) -> Function:
         build(*call.args, **call.kwargs)
         module = args[0]
         _declare(module.weight, InitialValues(), torch.device("cpu") if device.type == "meta" else device)
-        module.reset_parameters()  # call it here, because torch.nn skips it for a module that was given a weight
+        module.reset_parameters()  # call it here, because torch.nn skips this call for a module that was given a weight
 
     return declare
 
@@ -90,7 +90,7 @@ class InitialValues:
     init: Init = field(default_factory=Init)
     """Distribution from which servers draw rows."""
     loaded: torch.Tensor | None = None
-    """Whole weight that the script has given, in the script's own memory; it replaces `init`."""
+    """Whole weight that the script has set, in the script's memory; it replaces `init`."""
     version: int = 0
     """Number of in-place changes of `loaded` when it was given."""
     rows: list[Rows] = field(default_factory=list)
@@ -193,8 +193,9 @@ class DeclaredRows(_Declared):
 
 
 def take_values(weight: nn.Parameter) -> tuple[InitialValues, torch.device] | None:
-    """Turn a declared weight into a plain parameter on the meta device. Return its initial values, and the device on
-    which the model uses its rows. Return None for any other weight."""
+    """Turn a declared weight into a plain parameter on the meta device. Return the weight's initial values, and the
+    device on which the model uses its rows. Return None for any other weight.
+    """
     if not isinstance(weight, DeclaredWeight):
         return None
     values, device = weight.springtide_values, weight.springtide_device

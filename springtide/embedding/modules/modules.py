@@ -141,8 +141,9 @@ class TableOptions(TypedDict, total=False):
     ttl: int
     """Pushes after which an unused row is dropped; 0 for never."""
     capacity: int
-    """Maximum number of rows; 0 for no limit. Each slot of the job has an equal share of this number, and keeps its
-    most recently used rows."""
+    """Maximum number of rows; 0 for no limit. Each slot of the job stores an equal share of this number of rows: its
+    most recently used rows.
+    """
 
 
 def _request(
@@ -209,7 +210,9 @@ class EmbeddingBag(_OpenTable):
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return pooled rows. Each row of 2-D ids is a bag. 1-D ids need offsets, or each id is a bag."""
+        """Return pooled rows. With 2-D ids, each row is a bag. 1-D ids need offsets; without offsets, each id is
+        a bag.
+        """
         (out,) = self.binding.lookups.run(self, ids, offsets, weights=per_sample_weights)
         return out
 

@@ -160,8 +160,9 @@ def _known(*others: str, without: str = "") -> str:
 
 
 def keep_loaded_sums(optimizer: torch.optim.Optimizer) -> None:
-    """Make DLRM's RWSAdagrad continue with the sums that load_state_dict() gives it. Its first step would otherwise
-    reset them, for example in a worker that joins a bsp group."""
+    """Make DLRM's RWSAdagrad continue with the sums that load_state_dict() sets. Without this change, the optimizer's
+    first step would reset the sums, for example in a worker that joins a bsp group.
+    """
     if type(optimizer).__name__ == "RWSAdagrad":
         optimizer.register_load_state_dict_post_hook(_mark_loaded)
 

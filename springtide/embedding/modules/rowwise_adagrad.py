@@ -17,7 +17,9 @@ Group = dict[str, Any]
 
 
 class RowWiseAdagrad(torch.optim.Optimizer):
-    """Adagrad with one sum per row: the mean of the row's squared gradient. The state is `dim` times smaller."""
+    """Adagrad with one sum per row: each step adds the mean of the squares of the row's gradient. The state is `dim`
+    times smaller.
+    """
 
     def __init__(
         self,

@@ -28,8 +28,8 @@ NOT_PICKLED = "a model with served tables cannot be pickled: its rows are on ser
 
 
 class Binding:
-    """Lookups, tables and features that a served module uses. `convert` sets this attribute, and copies of the module
-    share it.
+    """Lookups, tables and features that a served module uses. `convert` sets this attribute, and all copies of the
+    module share it.
     """
 
     __slots__ = ("dtype", "features", "lookups", "tables")
@@ -57,8 +57,8 @@ class Binding:
 
 
 class KeepsWeight(nn.Module):
-    """Module whose `weight` has no memory, because its rows are on servers. The weight follows moves of the model to
-    another device, so that outputs are there too, and ignores casts.
+    """Module whose `weight` has no memory, because the rows of the weight are on servers. The weight follows moves of
+    the model to another device, so that outputs are there too, and ignores casts.
     """
 
     springtide_binding: Binding | None
@@ -99,7 +99,9 @@ class KeepsWeight(nn.Module):
 
 
 class _WholeTable(KeepsWeight):
-    """Mixin whose state_dict() reads the table under its usual name, and whose load_state_dict() writes the table."""
+    """Mixin whose state_dict() reads the table under the usual name of the weight, and whose load_state_dict() writes
+    the table.
+    """
 
     springtide_binding: Binding
 

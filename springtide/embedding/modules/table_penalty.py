@@ -19,12 +19,13 @@ log = logging.getLogger(__name__)
 Function = Callable[..., Any]
 TIMES = {"mul", "multiply", "__mul__", "__rmul__"}
 STAYS_ZERO = TIMES | {"sum", "mean", "abs", "__abs__", "absolute", "square", "neg", "__neg__"}
-"""Names of the torch functions whose result is zero if their tensor or one of their factors is zero."""
+"""Names of the torch functions whose result is zero if their tensor or one factor is zero."""
 NORMS = {"norm", "linalg_norm", "linalg_vector_norm", "linalg_matrix_norm", "vector_norm", "matrix_norm"}
 SUMS = {"add", "__add__", "__radd__", "sub", "__sub__", "__rsub__"}
 WAITING = STAYS_ZERO | NORMS | SUMS | {"pow", "__pow__", "sqrt", "div", "divide", "__truediv__"}
-"""Names of the torch functions that wait for the value of a penalty. Such a function returns one new tensor and changes
-nothing."""
+"""Names of the torch functions that delay their result until code reads the value of a penalty. Such a function returns
+one new tensor and changes nothing.
+"""
 PLAIN = (int, float, str, torch.dtype, type(None))
 NOTED_BYTES = 1 << 20  # smaller tables take less than a millisecond of a step
 
@@ -129,7 +130,7 @@ def _value(penalty: TablePenalty) -> torch.Tensor:
 
 
 def _note_cost(weight: Any) -> None:
-    """Log once for each large table that a penalty reads and trains all of its rows in every step."""
+    """Log a warning once for each large table of which a penalty reads and trains all rows in every step."""
     if weight.nbytes >= NOTED_BYTES and not getattr(weight, "springtide_cost_noted", False):
         weight.springtide_cost_noted = True
         log.warning(

@@ -118,7 +118,7 @@ class TableWeight(nn.Parameter):
 
     @property
     def grad(self) -> torch.Tensor | None:
-        """Gradient of this step's rows, with one row per id. The next push sends this gradient."""
+        """Gradient of the rows of this step, with one row per id. The next push sends this gradient."""
         grad: Any = self.__dict__.get("springtide_grad")
         rows: torch.Tensor | None = grad.springtide_rows() if hasattr(grad, "springtide_rows") else grad
         return rows

@@ -1,8 +1,8 @@
 """TorchRec collections over served tables. The collections take a KeyedJaggedTensor, and return a KeyedTensor or
 JaggedTensors.
 
-embedding/modules/convert.py imports this module only for a model with such a collection (extra `torchrec`). State dicts
-keep TorchRec's names, because the inner modules keep their places.
+embedding/modules/convert.py imports this module only for a model with a TorchRec collection (extra `torchrec`). State
+dicts keep TorchRec's names, because the inner modules keep their places.
 """
 
 import platform
@@ -79,7 +79,7 @@ class ServedBagCollection(EmbeddingBagCollection):  # type: ignore[misc]
     springtide_binding: Binding
 
     def call(self, features: Any, weights: torch.Tensor | None = None) -> calls.LookupCall:
-        """Build the lookup for one forward pass: each feature is one bag, and the bags are columns of one output."""
+        """Build the lookup for one forward pass, with one bag for each feature; the bags are columns of one output."""
         names = [name for names in self._feature_names for name in names]
         modes = [
             module.mode
@@ -120,7 +120,7 @@ class ServedCollection(EmbeddingCollection):  # type: ignore[misc]
     springtide_binding: Binding
 
     def call(self, features: Any) -> calls.LookupCall:
-        """Build the lookup for one forward pass: one row for each id of each feature."""
+        """Build the lookup for one forward pass, with one row for each id of each feature."""
         names = [name for names in self._feature_names for name in names]
         parts: list[Any] = [
             calls.row_call(feature, _jagged(features, name, type(self).__name__).values())

@@ -14,8 +14,9 @@ from springtide import errors
 from springtide.domain.core.roles import Placement, SlotMove
 
 TOLERANCE = 0.1
-"""A server counts as balanced if its load deviates from its share by at most this fraction, because moves cost time and
-loads always fluctuate."""
+"""A server counts as balanced if its load deviates from its share by at most this fraction. A closer balance is of no
+use, because moves cost time and loads always fluctuate.
+"""
 MIN_GAIN = 0.0001
 """Smallest gain that justifies a move, as a fraction of a server's share."""
 NOISE = 1e-9
@@ -74,7 +75,7 @@ class PlacementProblem:
     """Current server and load of each slot, and target share of each server."""
 
     before: Ints
-    """Current server of each slot, counted from 0; -1 if that server leaves."""
+    """Current server of each slot, counted from 0; -1 if that server leaves the job."""
     part: Floats
     """Share of all bytes and of all requests, for each slot."""
     share: Floats
@@ -174,8 +175,9 @@ class _Layout:
                 return
 
     def take_back(self) -> None:
-        """Return slots to their old servers if the balance stays as good, because the moves of these slots were not
-        needed."""
+        """Return slots to their previous servers if the balance stays equally good, because these moves were not
+        needed.
+        """
         some = True
         while some:
             some = False

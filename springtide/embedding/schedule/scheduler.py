@@ -42,7 +42,7 @@ class ScheduleSettings:
 
     workers: int
     capacity_rows: int
-    """Rows that each worker's cache holds; 0 disables caching. A full cache evicts the row trained longest ago."""
+    """Number of rows in each worker's cache; 0 disables caching. A full cache evicts the row trained longest ago."""
     tables: tuple[int, ...] | None = None
     """Ids of the cached tables; the scheduler ignores all other tables. None means that all tables are cached."""
     policy: str = "laia"
@@ -50,7 +50,8 @@ class ScheduleSettings:
     seed: int = 0
     p2p: str = "off"
     """`rows`: send a row directly to the only worker that trains it next. `gradients`: in addition, if a few workers
-    train a row, one of them keeps it and gets the others' gradients."""
+    train a row, one of these workers keeps the row and gets the other workers' gradients.
+    """
     p2p_trainers: int = 4
     """Most workers that may train one row under `gradients`. If more workers train the row, the servers sum the
     gradients."""
@@ -149,7 +150,7 @@ def units_within(budget_s: float, history: Sequence[ScheduleTime], *, most: int,
 
 
 def line(recent: Sequence[ScheduleTime]) -> tuple[float, float]:
-    """Fit a line to the allocation times. Return its intercept (seconds) and its slope (seconds per unit)."""
+    """Fit a line to the allocation times. Return the line's intercept (seconds) and its slope (seconds per unit)."""
     by_units: dict[int, list[float]] = {}
     for step in recent:
         by_units.setdefault(step.units, []).append(step.allocate_s)

@@ -144,7 +144,7 @@ class ServerReplaced(JobEvent, frozen=True):
 
 
 class EvictionNoticed(JobEvent, frozen=True):
-    """The host of this process will evict it soon."""
+    """The host of this process will soon evict the process."""
 
     role: Role
     incarnation: int
@@ -166,13 +166,13 @@ class DataWorkersScaled(JobEvent, frozen=True):
     cpu: float | None
     why: str
     pinned: bool = False
-    """True if the user set the number. Tuning then leaves this number unchanged."""
+    """True if the user set the number. Tuning leaves such a number unchanged."""
     stages: tuple[StageTarget, ...] = ()
     """Target of each stage, first to last, if the job has several stages. `count` is their total."""
 
 
 class DataWorkersRefused(JobEvent, frozen=True):
-    """Trainers cannot hand their data program to data workers, so workers read data themselves."""
+    """Trainers cannot give their data program to data workers, so workers read the data themselves."""
 
     why: str
 
@@ -182,7 +182,7 @@ class BspBegan(JobEvent, frozen=True):
 
 
 class GroupFormed(JobEvent, frozen=True):
-    """These workers are the bsp group from now on. Other workers that waited for a group may leave."""
+    """These workers are the bsp group from now on. Other workers that waited to join a group may leave."""
 
     members: tuple[LeaseHolder, ...]
     why: str
@@ -220,8 +220,9 @@ class FinalCheckpointDone(JobEvent, frozen=True):
 
 
 class RoleSilent(JobEvent, frozen=True):
-    """A role has missed heartbeats for too long. `JobState.due` creates this event and others that depend on the
-    clock."""
+    """A role has missed heartbeats for too long. `JobState.due` creates this event, like all events that depend on the
+    clock.
+    """
 
     role: Role
     incarnation: int

@@ -125,7 +125,7 @@ class PlanState:
 
 @dataclass(slots=True, kw_only=True)
 class Shortage:
-    """Roles that the job runs without for now, because no host had room for them."""
+    """Roles without which the job runs for now, because no host has room for them."""
 
     workers: int = 0
     servers: int = 0
@@ -176,7 +176,7 @@ class DataWorkerState:
     """Number of changes to the list of data workers or to their wanted number."""
 
     def cores(self, rules: FeedRules) -> float:
-        """Return the cores that data workers have or have requested. Plans for other roles leave these cores free."""
+        """Return the cores that data workers have or have requested. Plans for other roles do not use these cores."""
         if self.given_up:
             return 0.0
         if self.stages:

@@ -1,4 +1,4 @@
-"""Pure. One role of a job: its states, the legal transitions between them, and its history.
+"""Pure. A role of a job: its states, the legal transitions between them, and the role's history.
 
 Each transition to EXPECTED, except the first, begins a new incarnation. An illegal transition raises an error that
 shows the history.
@@ -95,13 +95,13 @@ class Departure:
     replaced: bool = False
     """True for a server or data worker that leaves once its replacement is ready."""
     shunned: bool = False
-    """True for a replaced server that is so slow that its peers take its slots immediately."""
+    """True for a replaced server that is so slow that its peers take over its slots immediately."""
     drain_since: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
 class RoleNode:
-    """One role of the job, in its present incarnation."""
+    """A role of the job, in its present incarnation."""
 
     role: Role
     state: NodeState = NodeState.EXPECTED

@@ -34,7 +34,9 @@ class FeedingNode:
 
 
 def concerns(event: events.JobEvent) -> TypeGuard[DataWorkerEvent]:
-    """Return True if this module handles the event. Another module handles joins and heartbeats, as for any role."""
+    """Return True if this module handles the event. A different module handles joins and heartbeats, because these are
+    the same for all roles.
+    """
     match event:
         case events.DataWorkersScaled() | events.DataWorkersRefused():
             return True

@@ -72,8 +72,9 @@ def changes_anything(state: JobCore, event: events.EvictionNoticed) -> bool:
 
 
 def may_go(state: JobCore, event: events.EvictionNoticed) -> bool:
-    """Return True if the evicted process may exit, because the job needs nothing more from it or cannot get what it
-    needs."""
+    """Return True if the evicted process may exit, because the job needs nothing more from this process or cannot get
+    what it needs.
+    """
     node = state.nodes.get(str(event.role))
     if node is None or state.phase.over or state.fenced(event.role, event.incarnation):
         return True

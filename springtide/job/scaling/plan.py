@@ -104,21 +104,22 @@ def bounds_of(state: JobCore) -> ShapeBounds:
         for index, end in enumerate((bounds.least, bounds.most))
     )
     for name in BOUNDED:
-        # no host has resources for more of this role, so plans must not ask for more now
+        # no host has resources for more processes of this role, so plans must not ask for more at the moment
         if getattr(state.short, name):
             fewest, here = getattr(least, name), getattr(now, name)
             least, most = replace(least, **{name: min(fewest, here)}), replace(most, **{name: here})
     quota, fed = bounds.quota, state.feeding.cores(state.spec.feeding)
     if fed:
         quota = replace(quota, cpu=max(quota.cpu - fed, min(quota.cpu, now.cpu)))
-    if not quota.holds(least):  # allow it, because the user is responsible for numbers that he set by hand
+    if not quota.holds(least):  # allow the number, because the user is responsible for numbers that the user set
         quota = quota.joined(resources_of(least), max)
     return replace(bounds, least=least, most=most, quota=quota)
 
 
 def unsettled(state: JobCore, *, moving: int) -> str:
-    """Return why the running roles differ from the wanted roles, so that measuring and planning must pause; empty if
-    they match."""
+    """Return why the running roles differ from the wanted roles; empty if they match. While they differ, measuring and
+    planning pause.
+    """
     if state.phase is not JobPhase.RUNNING:
         return f"the job is {state.phase}"
     if state.healing:

@@ -111,7 +111,7 @@ def double_servers(state: JobCore, at: float) -> Reasoned | None:
     """Double the number of servers after an out-of-memory kill. Return None if the change is impossible or already
     under way.
 
-    The killed server is relaunched with more memory, to restore its slots. Some of these slots can then move to the new
+    The killed server is relaunched with more memory, to restore its slots. Some of its slots can then move to the new
     servers.
     """
     servers = min(2 * state.servers_wanted, state.spec.slots, MOST_SERVERS)
@@ -149,7 +149,8 @@ def give_up_server(state: JobCore, node: RoleNode, why: str, at: float) -> Reaso
 def server_change(roles: dict[str, RoleNode], servers: int, spec: JobSpec) -> RoleChange:
     """Return the change from the active servers to `servers` servers: the highest ranks leave, and new ranks join.
 
-    If a server that should leave is lost, it first returns to restore its slots, and then drains (`drain_surplus`).
+    If a server that must leave is lost, its next incarnation first restores its slots, and then drains
+    (`drain_surplus`).
     """
     if servers < 1:
         raise errors.BadInput(f"{servers} servers: a job needs at least one; `springtide stop` ends it")

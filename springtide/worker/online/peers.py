@@ -1,10 +1,10 @@
 """Connections between the workers that shuffle a stream. Each worker opens a connection to every other worker, and
 sends batches over it.
 
-In: the shuffle unit names the batches to send, and the master sends addresses. Out: calls to the shuffle unit, in
-the thread of this channel. Both sides prove that they know the job's secret; frames are bounded, and nothing is
-unpickled. Undelivered messages are not sent again. If a peer is lost or silent, the shuffle unit takes back the
-batches that it had sent to the peer.
+In: the shuffle unit names the batches to send, and the master sends addresses. Out: calls to the shuffle unit, in the
+thread of this channel. Both sides of a connection prove that they know the job's secret. Frames have a size limit, and
+the channel unpickles nothing. Undelivered messages are not sent again. If a peer is lost or silent, the shuffle unit
+takes back the batches that it had sent to the peer.
 """
 
 import asyncio
@@ -72,9 +72,7 @@ class PeerMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Peers:
-    """All peer connections of a worker (`shuffle_unit.Wires`). Both sides of a connection prove that they know the
-    job's secret. Frames have a size limit, and the channel unpickles nothing.
-    """
+    """All peer connections of a worker (`shuffle_unit.Wires`). Thread-safe; only `close` blocks."""
 
     def __init__(self, unit: ShuffleUnit, secret: bytes, name: str, *, host: str, certificates: str = "") -> None:
         """Listen for peers. `certificates` is the folder of the job's TLS certificates; empty without TLS."""

@@ -129,7 +129,7 @@ PRODUCING: dict[str, Any] = {
     "queue.buffering.max.messages": 200_000,
     "reconnect.backoff.max.ms": 1000,
     "socket.keepalive.enable": True,
-    "log_level": 2,  # this package logs errors itself; `log_level=7&debug=broker` in the URL shows everything
+    "log_level": 2,  # librdkafka logs errors itself; `log_level=7&debug=broker` in the URL shows all its messages
 }
 REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,

@@ -129,7 +129,7 @@ class RawConsumer:
         self._change(self._lib.incremental_assign, offsets)
 
     def unassign(self, partitions: Iterable[int]) -> None:
-        """Stop reading these partitions, and drop their fetched records."""
+        """Stop reading these partitions, and drop the records that were fetched from them."""
         self._change(self._lib.incremental_unassign, dict.fromkeys(partitions, OUTDATED))
 
     def consume(self, most: int, timeout_s: float) -> tuple[dict[int, Records], list[PartitionNotice]]:

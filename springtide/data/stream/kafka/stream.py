@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 30.0  # most seconds for a query; long enough for a restart of the broker
 ONCE_S = 5.0  # most seconds for a single try of a query
-# seconds for which a topic may be missing, because a broker that has just started answers before it knows its topics
+# seconds for which a topic may be missing, because a newly started broker answers before it knows its topics
 MISSING_S = 10.0
 # most seconds to query the topic's id; without an id, Springtide notices a recreated topic only if it is shorter
 ID_S = 3.0
@@ -120,7 +120,9 @@ class KafkaStream:
         return int(float(start) * 1000)
 
     def _offsets(self, partitions: range, since: int) -> list[int]:
-        """Return, for each partition, the first offset since a given time; -1 if no record is that recent."""
+        """Return, for each partition, the offset of the first record since a given time; -1 if the partition has no
+        such record.
+        """
 
         def question(asking: Consumer, most_s: float) -> list[int]:
             places = [TopicPartition(self.address.topic, partition, since) for partition in partitions]
@@ -157,12 +159,12 @@ class KafkaStream:
             waited_s = time.monotonic() - began
             if code in client.REFUSED:
                 raise client.refused(self.address, text)
-            # if a broker has accepted this client before, it may accept the client again, so keep trying
+            # a broker that accepted this client before may accept the client again, so keep trying
             if self._trouble.refused and not self._partitions:
                 raise client.refused(self.address, self._trouble.text)
             if code not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
                 missing_since = float("inf")
-            else:  # the broker answers, so an earlier outage does not count
+            else:  # the broker answers now, so forget an earlier outage
                 missing_since = min(missing_since, time.monotonic())
                 self._trouble.note(code, f"the broker knows no topic {self.address.topic!r}")
             if not self._partitions and time.monotonic() - missing_since >= MISSING_S:
@@ -312,9 +314,9 @@ class KafkaReader:
         self._next: dict[int, int] = {}
         """Position in each assigned partition."""
         self._astray: dict[int, float] = {}
-        """Partitions whose offset the broker does not have, with the time of the next query."""
+        """Partitions of which the broker lacks the next offset, with the time of the next query."""
         self._shrunk: dict[int, float] = {}
-        """Those of these partitions that end before the reader's position, with the time of detection."""
+        """Such partitions that end before the reader's position, with the time of detection."""
         self._ends: dict[int, int] = {}
         self._handle: RawConsumer | None = RawConsumer(address.topic, client.consuming(address), self._note)
 
@@ -414,7 +416,7 @@ class KafkaReader:
             self._note(code, self._it.text(code))
 
     def _astray_ones(self) -> list[Chunk]:
-        """Move partitions whose offset no longer exists to the oldest existing record."""
+        """If the next offset of a partition no longer exists, continue with the oldest existing record."""
         chunks = []
         for partition, when in list(self._astray.items()):
             if time.monotonic() < when:

@@ -121,8 +121,9 @@ def map_file(handle: int, size: int, *, to_write: bool = False) -> Bytes:
 
 
 def release_memory(array: Bytes, first: int, end: int) -> None:
-    """Release the memory of bytes that a reader has read. Views of these bytes stay valid; the kernel reads the bytes
-    again from the page cache or the disk."""
+    """Release the memory of bytes that this reader has returned. Views of these bytes stay valid: when a view is read,
+    the kernel loads the bytes again from the page cache or the disk.
+    """
     page = mmap.PAGESIZE
     first, end = -(-first // page) * page, end // page * page
     if end > first:

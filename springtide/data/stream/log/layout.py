@@ -129,7 +129,7 @@ def bases(folder: Path) -> list[int]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock this log, in order to create, grow, seal or check it. The kernel releases the lock of a dead process."""
+    """Lock this log in order to create, grow, seal or check the log. The kernel releases the lock of a dead process."""
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -165,7 +165,7 @@ def length(handle: int) -> int:
 
 
 def check_header(handle: int, base: int, path: object) -> None:
-    """Raise BadInput unless this is the index of a segment that begins with this offset."""
+    """Raise BadInput unless this file is the index of a segment that begins with this offset."""
     if os.pread(handle, WIDTH, 0) != header(base):
         raise errors.BadInput(
             f"{path} is not an index file of this version, so the log's folder is damaged; restore or delete the folder"

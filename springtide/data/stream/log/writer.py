@@ -1,9 +1,9 @@
 """Appends records to partitions of a log: writes records, starts the next segment, deletes the oldest.
 
-Several producers may have a partition open. Each change locks the partition's folder and checks whether the end has
-moved. A producer writes the bytes first, then the index entries, and finally the new end in heads.py. A producer that
-dies before the last write has appended nothing. Offsets are never reused, because a reader may have seen them. If a
-machine crash loses the bytes of some records, their offsets become a gap.
+Several producers may have a partition open. Each change locks the partition's folder and checks whether another
+producer has moved the end. A producer writes the bytes first, then the index entries, and finally the new end in
+heads.py. A producer that dies before the last write has appended nothing. Offsets are never reused, because a reader
+may have seen them. If a machine crash loses the bytes of some records, their offsets become a gap.
 """
 
 import contextlib
@@ -225,8 +225,9 @@ def _write_at(handle: int, view: memoryview, position: int) -> None:
 
 
 class LogWriter:
-    """A `StreamWriter` for the log in a folder. One thread may use it; several writers may append to the same log at
-    the same time."""
+    """A `StreamWriter` for the log in a folder. Only one thread may use a writer; several writers may append to the
+    same log at the same time.
+    """
 
     def __init__(self, folder: Path, heads: LogHeads) -> None:
         self._folder = folder
