@@ -251,8 +251,8 @@ def _keep_fitting(needed: Floats, held: Floats, same: NDArray[np.bool_]) -> Floa
 def _other_workers(
     bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
 ) -> tuple[ShapeColumns, RaggedRows]:
-    """List two kinds of shape: the current shape with other worker counts, which is the cheapest change, and the
-    current shape with only the memory that it needs.
+    """List two kinds of shape: the current shape with different worker counts, which is the cheapest change, and the
+    current shape with only the memory that the job needs.
     """
     numbers: list[int] = []
     lengths, quotas, bases, lasts = [], [], [], []
@@ -387,7 +387,7 @@ def _numbers(values: Sequence[float], least: float, most: float) -> Sequence[flo
 
 
 def _sizes(values: Sequence[float], least: float, most: float, now: float, step: float | None) -> Sequence[float]:
-    """Return a few sizes in the range. If there is a step, also return sizes between the bounds, in whole steps."""
+    """Return a few sizes in the range. If `step` is given, also return sizes between the bounds, in whole steps."""
     low, high = _between(values, least, most)
     count = SIZES if step is None else COUNTS - 1
     sizes = [low * (high / low) ** (at / (count - 1)) for at in range(count)]

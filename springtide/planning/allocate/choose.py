@@ -49,8 +49,9 @@ class Bid:
     """Priority of the job for its user."""
     launches: tuple[LaunchTime, ...] = ()
     settled: bool = False
-    """True if the job has got its size already, so that a change must gain clearly more than the error of
-    predictions."""
+    """True if the job already has its planned size. A change must then gain clearly more than the error of
+    predictions.
+    """
 
 
 SETTLED_GAIN = 2.0
@@ -59,13 +60,15 @@ high. With 20% noise, a steady job then stops changing after 0 to 4 changes, and
 
 
 Priority = Callable[[Bid, Floats, float, float], Floats]
-"""Function that weighs the candidates of a job. Its arguments are the job, the throughput of its candidates, rho and
-epsilon. The function returns the log weight of each candidate."""
+"""Function that weights the candidates of a job. The function gets the job, the throughput of its candidates, rho and
+epsilon. The function returns the log weight of each candidate.
+"""
 
 
 def remaining(job: Bid, throughput: Floats, rho: float, epsilon: float) -> Floats:
-    """Weigh each candidate by the time that the job would still need with it (Eqn 14). rho > 0 favours jobs that end
-    soon, and rho < 0 jobs that end late."""
+    """Weight each candidate by the time that the job would still need with it (Eqn 14). rho > 0 favours jobs that end
+    soon, and rho < 0 jobs that end late.
+    """
     left_s = job.samples_left / np.maximum(throughput, LEAST_RATE)
     return -rho * np.log(np.maximum(left_s + epsilon, LEAST_RATE))
 
@@ -120,8 +123,9 @@ class Considered(NamedTuple):
     effective: Floats
     """Mean throughput over the samples in which a change must pay off (`switch_cost.mean_throughput`)."""
     stays: Ints
-    """For each row, the index of the option that is the current shape; -1 if the current shape costs too much for its
-    throughput."""
+    """For each job, the index of the option that is the current shape; -1 if the current shape costs too much for its
+    throughput.
+    """
     cost_now: Floats
 
 
@@ -166,7 +170,9 @@ def considered(bids: Sequence[Bid], config: PlanningConfig) -> Considered:
 
 
 def _table(rows: shape_columns.RaggedRows, first: Floats, rest: Floats) -> Floats:
-    """Return a table with one row per job: first its `first` option, then its other options, padded with 1."""
+    """Return a table with one row per job: first the job's `first` option, then its other options, with padding
+    of 1.
+    """
     whole = np.ones((len(first), int(rows.lengths.max()) + 1))
     whole[:, 0] = first
     whole[rows.owner, rows.place + 1] = rest
@@ -174,9 +180,9 @@ def _table(rows: shape_columns.RaggedRows, first: Floats, rest: Floats) -> Float
 
 
 def worth_having(cost: Floats, throughput: Floats, least_marginal: float) -> Ints:
-    """Return, for each row, the largest candidate whose last step up still gains enough: at least `least_marginal`
-    times the mean throughput per cost. Steps follow the upper convex hull of throughput over cost. Each row starts
-    at zero and moves to the point with the steepest slope, as long as that step gains enough.
+    """Return, for each row, the largest candidate to which the last step still gains enough: at least `least_marginal`
+    times the mean throughput per cost. Steps follow the upper convex hull of throughput over cost. For each row, the
+    search starts at zero and moves to the point with the steepest slope, as long as the move gains enough.
     """
     at = _steepest(cost, throughput, np.zeros((len(cost), 1)), np.zeros((len(cost), 1)), throughput > -np.inf)
     moving = np.arange(len(cost))

@@ -24,7 +24,7 @@ def within(shape: Shape, bounds: ShapeBounds, config: PlanningConfig, *, need: M
 
 
 def clipped(shape: Shape, bounds: ShapeBounds, config: PlanningConfig, need: MemoryNeed = NO_NEED) -> Shape:
-    """Clip each field to the bounds, and each role to the size of a node (Eqn 5)."""
+    """Clip each field to its bounds, and the size of each role to the size of a node (Eqn 5)."""
     least, most = bounds.least, bounds.most
     servers = _between(shape.servers, least.servers, most.servers)
     return Shape(

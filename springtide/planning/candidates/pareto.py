@@ -1,7 +1,7 @@
 """Pure. Finds the Pareto front of a job: the shapes for which no other shape is both cheaper and faster.
 
-More memory makes no step faster, so each role gets only the memory that it needs. If there are at most `MOST`
-shapes, all are enumerated, so the front is exact. Otherwise the search uses coarser steps. Next:
+More memory makes no step faster, so each role gets only as much memory as it needs. If there are at most `MOST` shapes,
+this module enumerates all of them, so the front is exact. Otherwise the search uses coarser steps. Next:
 `planning.allocate.choose`.
 """
 
@@ -33,7 +33,7 @@ SLOWEST = 1e300
 
 
 class Side(NamedTuple):
-    """Options for one role: number of processes, cores of each, and cores in total."""
+    """Options for one role: number of processes, cores of each process, and cores in total."""
 
     number: Array
     each: Array
@@ -41,7 +41,9 @@ class Side(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """Options for both roles. Each option of one role fits together with at least one option of the other role."""
+    """Options for workers and for servers. Each option of one role can be combined with at least one option of the
+    other role.
+    """
 
     workers: Side
     servers: Side
@@ -114,14 +116,14 @@ class FrontQuery:
 
 
 class RoleOptions(NamedTuple):
-    """Options of one role. Each has the part of a shape's time and cost that depends on this role alone."""
+    """Options of one role. Each option has the part of a shape's time and cost that depends on this role alone."""
 
     number: Array
     each: Array
     """Cores of each process."""
     cpu: Array
     memory: Array
-    """Bytes of each process, not counting rows, which take the same memory in every shape."""
+    """Bytes of each process without its rows, because the rows take the same memory in every shape."""
     cost: Array
     seconds: Array
     """Seconds per sample."""
@@ -238,7 +240,7 @@ def _hopeful(workers: RoleOptions, servers: RoleOptions, ask: FrontQuery, need: 
     scale = LEVELS / max(spans[0].max() + spans[1].max(), SAME)
     level = numpy.add.outer(*((span * scale).astype(numpy.intp) for span in spans))
     fastest = numpy.full(LEVELS + 3, numpy.inf)
-    # both parts were rounded down, so a pair is certainly cheaper only if it is two levels lower
+    # both parts of a level were rounded down, so a pair is certainly cheaper only if it is two levels lower
     numpy.minimum.at(fastest[2:], level.ravel(), seconds.ravel())
     cheaper = numpy.minimum.accumulate(fastest).take(level)
     left, right = numpy.divmod(numpy.flatnonzero(seconds < cheaper), len(servers.number))

@@ -35,8 +35,9 @@ class StartLine(NamedTuple):
 
 
 class StartTimes(NamedTuple):
-    """Start times of workers and servers. For one job these are numbers; for many jobs, columns with one row per
-    job."""
+    """Start times of workers and servers. The times are numbers for one job, and columns with one row per job for many
+    jobs.
+    """
 
     worker: StartLine
     server: StartLine
@@ -48,7 +49,7 @@ def starts(launches: Sequence[LaunchTime]) -> StartTimes:
 
 
 def starts_of_many(launches: Sequence[Sequence[LaunchTime]]) -> StartTimes:
-    """Return the start times of many jobs as columns. Jobs with the same launch list share one fit."""
+    """Return the start times of many jobs as columns. Jobs with the same list of launches share one fit."""
     known = {id(some): starts(some) for some in {id(some): some for some in launches}.values()}
     rows = np.array([(*known[id(some)].worker, *known[id(some)].server) for some in launches]).reshape(-1, 6).T
     return StartTimes(StartLine(*rows[:3, :, None]), StartLine(*rows[3:, :, None]))
@@ -81,7 +82,7 @@ def seconds(now: Shape | ShapeColumns, to: ShapeColumns, known: StartTimes) -> F
 
 
 def resized_workers(now: Shape | ShapeColumns, to: ShapeColumns) -> NDArray[np.bool_]:
-    """Return True for each shape in which workers that stay get a new size and must restart."""
+    """Return True for each shape in which the remaining workers get a new size and must restart."""
     return np.asarray((to.worker_cpu != now.worker_cpu) | (to.worker_memory != now.worker_memory))
 
 
@@ -97,7 +98,7 @@ def mean_throughput(
 ) -> Floats:
     """Return the mean samples per second over the next `samples`, if the job changes now.
 
-    A job keeps its current speed until a faster shape is ready. A change that completes after the job's last sample
+    A job trains at its current speed until a faster shape is ready. A change that completes after the job's last sample
     gains nothing. Of two shapes with the same delay, the faster shape is always better. With `stay`, resized workers
     train until their successors are ready, so replacing them costs nothing.
     """

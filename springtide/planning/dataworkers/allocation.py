@@ -18,7 +18,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedJob:
-    """Input state of one job, as the allocator of the cluster sees it."""
+    """Input state of one job, as the allocator for the whole cluster sees it."""
 
     name: str
     gpus: int
@@ -33,8 +33,9 @@ class FedJob:
     """Gain of the last change in steps per second per core; None if unknown."""
     steps_left: float = math.inf
     least: float = 1.0
-    """Fewest cores of the job. Every job gets its minimum before any job gets more, because a stalled job gives no
-    measurements."""
+    """Fewest cores of the job. Every job gets its minimum before any job gets more, because a stalled job produces no
+    measurements.
+    """
 
     @property
     def room(self) -> bool:
@@ -58,7 +59,9 @@ class FedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreStep:
-    """Input of a metric: a job that could get the next cores, with the cores that it has got so far in this round."""
+    """Input of a metric: a job that could get the next cores, with the cores that this round has given to the job so
+    far.
+    """
 
     job: FedJob
     cpu: float
@@ -80,9 +83,10 @@ class CoreRules:
     """Settings of the allocation of cores."""
 
     grain: float = 1.0
-    """Unit of allocation, in cores. A whole data worker as the unit would be too coarse: a job that needs one core
+    """Unit of allocation, in cores. A whole data worker would be too coarse as the unit: a job that needs one core
     might get none, although other jobs gain little from their last data worker. A remainder becomes a smaller data
-    worker."""
+    worker.
+    """
     keep: float = 0.05
     """Bonus in the score for cores that a job already has, so that small differences do not move cores between jobs."""
     seed: int = 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from springtide.domain.data.data_workers import FeedSeen, FeedState, StageSeen
 
 WARM_UP = 1 / 3
-"""After a change, this share of an interval is ignored, because data workers still import packages and fill queues."""
+"""Share of an interval to ignore after a change, because data workers still import packages and fill queues."""
 LEAST_BUSY = 0.02
 """Smallest busy share to assume for a loop. A trainer reports a wait when the wait ends, so an interval can contain
 more waiting than its length.
@@ -17,14 +17,14 @@ more waiting than its length.
 
 
 class TrainerReport(NamedTuple):
-    """Report of one trainer, with its arrival time."""
+    """Report of one trainer, with the time of its arrival."""
 
     at: float
     state: FeedState
 
 
 class StageCores(NamedTuple):
-    """Data workers of one stage: their number, and the cores that each has and uses on average."""
+    """Data workers of one stage: their number, and the average cores that each of them has and uses."""
 
     workers: int = 0
     cpu: float = 0.0
@@ -36,7 +36,7 @@ class Cores(NamedTuple):
     """Cores that roles have and cores that they use, as means per process. 0 means no limit, or unknown."""
 
     stages: tuple[StageCores, ...] = (StageCores(),)
-    """Stages of data workers, first to last. There is at least one."""
+    """Stages of data workers, first to last. The tuple has at least one stage."""
     trainer_cpu: float = 0.0
     trainer_cpu_used: float = 0.0
     free_cpu: float = 0.0
@@ -120,8 +120,9 @@ def _all_over(reports: Mapping[str, Sequence[TrainerReport]], since: float) -> l
 
 
 def _over(words: Sequence[TrainerReport]) -> _Over | None:
-    """Return the differences between the first and the last report. Return None if there are too few reports or the
-    trainer restarted."""
+    """Return the differences between the first and the last report of a trainer. Return None if there are too few
+    reports or the trainer restarted.
+    """
     if len(words) < 2:
         return None
     first, last = words[0], words[-1]

@@ -1,4 +1,4 @@
-"""Pure. Tunes the data workers of one job: whether to use them, their size, their number, and the cores of trainers.
+"""Pure. Tunes one job's data workers (whether to use them, their size, their number) and the cores of its trainers.
 Makes one decision per interval.
 
 baseline -> tuning: size, then number, of the stage that is the limit -> trainer: fewer cores -> steady
@@ -92,8 +92,9 @@ def _after_baseline(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _first_stages(tuning: Tuning, seen: FeedSeen) -> tuple[StageNotes, ...]:
-    """Return one data worker per trainer and stage, with one unit of cores each, as long as cores are left. A stage for
-    which no cores are left gets 0 workers."""
+    """Return one data worker per trainer and stage, with one unit of cores for each data worker, until no cores are
+    left. A stage for which no cores are left gets 0 workers.
+    """
     rules, free = tuning.rules, seen.free_cpu
     stages = seen.stages
     most = rules.most
@@ -319,7 +320,7 @@ def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
 
 
 def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
-    """If the queues are ideal, try fewer cores for trainers. Otherwise trainers keep their cores."""
+    """If the queues are ideal, try fewer cores for trainers. Otherwise do not change the trainers' cores."""
     notes = tuning.trainer
     if tuning_rules.limit(seen.stages) is not None and not notes.held:
         notes, reason = replace(notes, done=True), "trainers wait, so they keep their cores"
@@ -333,8 +334,8 @@ def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
 
 
 def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | None:
-    """If consumers wait for a stage and no cores are free, lend unused cores of trainers to the stage. Return None
-    if there is nothing to lend. `lasts` is True if the wait has lasted long enough to change a tuned job.
+    """If consumers wait for a stage and no cores are free, lend unused cores of trainers to the stage. Return None if
+    trainers have no unused cores. `lasts` is True if the wait has lasted long enough to change a tuned job.
     """
     notes, steady = tuning.stages[at], tuning.phase is TuningPhase.STEADY
     if not notes.settled or notes.ceiling is not None or tuning.trainer.lent_in_vain or (steady and not lasts):

@@ -38,7 +38,7 @@ class StageRate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageNotes:
-    """Target for one stage, and the measurements that led to it."""
+    """Target for one stage, and the measurements that led to this target."""
 
     workers: int
     cpu: float
@@ -47,7 +47,7 @@ class StageNotes:
     linear: tuple[StageRate, ...] = ()
     """Sizes at which the rate grew linearly with the cores, smallest first."""
     rate: float = 0.0
-    """Batches per second that one data worker of this size makes if it never waits; 0 if not measured."""
+    """Batches per second that one data worker of this size makes without waiting; 0 if not measured."""
     settled: bool = False
     """True if the number of data workers is fixed, because the stage keeps up, more data workers gain nothing, or no
     cores are left."""
@@ -76,25 +76,26 @@ class TrainerNotes:
     cpu: float | None = None
     """CPU limit in cores; None means unchanged."""
     held: float = 0.0
-    """Last number of cores at which the trainer kept its speed, while another number is tried."""
+    """Last number of cores with which the trainer ran at full speed, while tuning tries a different number."""
     speed: float = 0.0
     """Speed of the trainer in steps per second, with which trials are compared."""
     growing: bool = False
     in_vain: bool = False
     """True if more cores were tried and gained nothing."""
     lent_from: tuple[StageNotes, ...] = ()
-    """Stages before they got cores of trainers, until the loan is judged."""
+    """The stages as they were before trainers lent them cores, until tuning judges the loan."""
     lent_in_vain: bool = False
     """True if lending was tried and gained nothing."""
     done: bool = False
 
 
 class TrainerBehaviour(NamedTuple):
-    """Speed of one trainer and its own share of work, on which a conclusion was based."""
+    """Speed of one trainer and its own share of the work, on which tuning based a conclusion."""
 
     per_s: float
-    """Steps per second without data workers. If the job has data workers, the steps per second that the trainer would
-    reach if it never waited for data."""
+    """Steps per second without data workers. If the job has data workers: the steps per second that the trainer would
+    reach without waiting for data.
+    """
     own_share: float
 
 
@@ -127,8 +128,9 @@ cores better."""
 WAITS_LITTLE = 0.05
 """The queue of a consumer is ideal if the consumer waits for at most this share of its time."""
 WAITS = 0.1
-"""A tuned job lacks data if its consumers wait for this share of their time. The value is twice WAITS_LITTLE, so that
-noise triggers no change."""
+"""A tuned job lacks data if its consumers spend this share of their time waiting. The value is twice WAITS_LITTLE, so
+that noise triggers no change.
+"""
 FULL = 0.75
 """If a queue is filled to at least this share, more data workers cannot help. The remaining batches are in flight."""
 LINEAR = 0.85
@@ -145,14 +147,17 @@ SPARE = 0.25
 """Data workers are removed if production exceeds the need by this share. SPARE is larger than MARGIN to avoid
 oscillation."""
 FASTEST = 2.0
-"""One step changes the number of data workers at most by this factor. The result of each step is checked before the
-next."""
+"""One step changes the number of data workers by at most this factor. The result of each step is checked before the
+next.
+"""
 SLOWER = 0.05
-"""A trainer has too few cores if it loses this share of its speed: twice the noise of an interval."""
+"""A trainer has too few cores if it loses this share of its speed. The share is twice the noise of an interval."""
 FASTER = 0.05
 """A trainer keeps an added core if it gains this share of its speed."""
 HOT = 0.85
-"""A trainer that uses more than this share of its cores may lack cores; otherwise it lacks network."""
+"""A trainer that uses more than this share of its cores may lack cores; with a lower usage, the trainer lacks network
+bandwidth.
+"""
 PATIENCE = 2
 """A tuned job is changed only after this many consecutive intervals that agree."""
 TUNE_FOR = 20
@@ -160,8 +165,9 @@ TUNE_FOR = 20
 LATE = 4
 """How many intervals to wait for data workers, before tuning continues with those that have started."""
 CHANGED = 2.0
-"""The program counts as changed if its speed, or its share of time for data, changes by this factor. Busy machines
-cause factors of up to 1.5."""
+"""The program counts as changed if its speed, or the share of its time that it spends on data, changes by this factor.
+Busy machines cause factors of up to 1.5.
+"""
 STRANGE_FOR = 4
 """Tuning reacts after this many consecutive intervals with changed behaviour. A checkpoint takes fewer intervals."""
 FRAGMENT = 0.25
@@ -173,7 +179,7 @@ class StageLimits(NamedTuple):
 
     cores: float
     size: float
-    """Most cores that one data worker may have."""
+    """Most cores of one data worker."""
     most: int | None
     """Most data workers, by the user's setting or the number of GPUs."""
 
@@ -205,11 +211,11 @@ def is_short(stage: StageSeen) -> bool:
 
 
 def limit(seen: tuple[StageSeen, ...]) -> int | None:
-    """Return the stage that limits the job: its consumers wait for it, and it does not wait for the stage before.
-    None if all keep up.
+    """Return the stage that limits the job: its consumers wait for its batches, but the stage does not wait for the
+    stage before. None if all keep up.
 
-    The search goes backwards from the trainers, because a stage that waits for the stage before it shows nothing
-    about itself.
+    The search goes backwards from the trainers, because a stage that waits for its predecessor shows nothing about its
+    own speed.
     """
     if keeps_up(seen[-1]):
         return None
@@ -220,7 +226,7 @@ def limit(seen: tuple[StageSeen, ...]) -> int | None:
 
 
 _HAIR = 1e-9  # tolerance for sums of fractional cores
-_IDLE = 0.05  # if a data worker uses less than this share of its cores, its CPU usage says nothing about its speed
+_IDLE = 0.05  # if a data worker uses less than this share of its cores, its CPU usage shows nothing about its speed
 
 
 def tune_count(notes: StageNotes, seen: StageSeen, room: StageLimits) -> tuple[StageNotes, str]:
@@ -290,8 +296,9 @@ def _release_spare(notes: StageNotes, seen: StageSeen) -> tuple[StageNotes, str]
 
 
 def _per_worker(notes: StageNotes, seen: StageSeen) -> float:
-    """Return the batches per second that one data worker makes if it never waits: measured, or extrapolated from its
-    CPU usage."""
+    """Return the batches per second that one data worker makes without waiting: measured, or extrapolated from its CPU
+    usage.
+    """
     busy = min(1.0, seen.cpu_used / seen.cpu) if seen.cpu > 0 else 0.0
     per_worker = seen.made_per_s / seen.workers
     return max(notes.rate, per_worker / busy if busy > _IDLE else 0.0, per_worker)
@@ -383,7 +390,7 @@ def grow(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNotes
 
 
 def judge(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
-    """If the trainer became faster, keep the change of its cores; otherwise undo it."""
+    """If the trainer became faster, confirm the change of its cores; otherwise undo the change."""
     now = speed(seen)
     given = ", the others lent to data workers" if notes.lent_from else ""
     reason = f"{seen.trainer_cpu:g} cores a trainer{given}: {now:.3g} steps/s, {notes.speed:.3g} before"
@@ -399,8 +406,9 @@ def judge(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
 def lendable(seen: FeedSeen, feeding: float, unit: float) -> float:
     """Return the cores that each waiting trainer can lend without becoming slower.
 
-    `feeding` is the number of cores that data workers have now. Lent cores are assumed to raise the data workers'
-    output in proportion, and the trainer's CPU usage with it. The trainer keeps this usage plus one step of cores.
+    `feeding` is the number of cores that data workers have now. The function assumes that lent cores raise the data
+    workers' output in proportion, and the trainer's CPU usage with it. The trainer needs cores for this usage plus one
+    step of cores.
     """
     keep = unit
     while keep < seen.trainer_cpu - _HAIR and feeding > 0:

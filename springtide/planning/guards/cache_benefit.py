@@ -1,7 +1,8 @@
 """Pure. Decides whether a bsp group should cache rows in its workers, by comparing saved time with all costs.
 
-In: measured step times, and the savings that a schedule predicts for the group's own batches. Out: a `CacheVerdict`.
-A worker that dies with a cache sends the whole group back to its last checkpoint; the decision includes this cost.
+In: measured step times, and the savings that a schedule predicts for the group's own batches. Out: a `CacheVerdict`. A
+worker that dies with a cache sends the whole group back to its last checkpoint. The decision includes the cost of these
+rollbacks.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class CacheMeasurement:
     waited_s: float
     """Seconds per step that a worker waits for pulls and pushes."""
     trips_s: float
-    """Part of these seconds that even requests without data would take."""
+    """Part of these seconds that requests would take even without data."""
     saved: float
     """Share of a step's bytes that the schedule saves. The share is negative if rows with their optimizer state need
     more bytes."""

@@ -80,11 +80,11 @@ class CpuQuotaUse:
 
 
 def cut_short(quotas: Sequence[CpuQuotaUse], rules: GuardRules) -> ServerVerdict | None:
-    """Return the server whose machine grants far less CPU than the server's limit, while other servers get their
-    full CPU. One window is enough evidence that the machine throttles the server. The kernel throttles a period only if
-    its quota was used up. So if the total usage is below the CPU due in the throttled periods, the real quota is too
-    small. A pause or a burst of work cannot have this effect. The first period may have begun before the window, so it
-    is ignored.
+    """Return the server whose machine grants far less CPU than the server's limit, while the other servers get all CPU
+    up to their limits. One window is enough evidence that the machine throttles the server. The kernel throttles a
+    period only if its quota was used up. So if the total usage is below the CPU time due in the throttled periods, the
+    real quota is smaller than the limit. A pause or a burst of work cannot have this effect. The first period may have
+    begun before the window, so it is ignored.
     """
     found = [
         quota

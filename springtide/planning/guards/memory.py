@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 FEWEST = 6
-"""With fewer points than this, growth is assumed to be steady. For concave growth this is a safe overestimate."""
+"""With fewer measurements than this, growth is assumed to be steady. If growth slows down over time, this assumption is
+a safe overestimate.
+"""
 HELD_OUT = 1 / 3
 LEAST_MARGIN, LARGEST_MARGIN = 0.02, 0.5
 REACH = 4.0
-"""Growth is predicted for at most this many times the samples so far. Without this rule, forecasts from a job's
-first seconds would be far too high, because nearly every id is new.
+"""Growth is predicted for at most this many times the samples so far. Without this limit, forecasts from a job's first
+seconds would be far too high, because nearly every id is new at first.
 """
 
 
@@ -148,8 +150,9 @@ class ServerMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryForecast:
-    """Memory that one server will have at the end of the forecast, if nothing changes. The forecast ends with the job
-    at the latest."""
+    """Memory that one server will have at the end of the forecast, if the job's shape stays the same. The forecast ends
+    with the job at the latest.
+    """
 
     server: int
     law: str

@@ -31,11 +31,11 @@ class MeasuredNeed:
     """Measured resource usage per worker."""
 
     worker_cpu: float
-    """w: cores that one worker uses."""
+    """w: number of cores that one worker uses."""
     server_cpu: float
     """s: cores that all servers together use per worker."""
     worker_memory: int = 0
-    """Bytes that one worker used; 0 means unknown."""
+    """Bytes of memory that one worker used; 0 means unknown."""
 
     @property
     def sound(self) -> bool:
@@ -84,7 +84,9 @@ def worker_cores(now: Shape, need: MeasuredNeed) -> float:
 SOON = 3.0
 """A job that has got no new size after this many times the sampling time counts as having its size."""
 ROOMIER = 1.5
-"""Factors for the new memory of a server whose rows will not fit: of its current memory, and of its predicted need."""
+"""Factors for the new memory of a server whose rows will not fit: one for its current memory, one for its predicted
+need.
+"""
 SAMPLED = 3
 """Sampling needs at least this many windows before its number of steps may end it early, because a single window can be
 far off."""
@@ -94,7 +96,9 @@ URGENT, START, SIZE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """Plan to apply if there are enough resources. If there are not, a smaller version of the plan is tried."""
+    """Plan to apply if there are enough resources. If resources are short, the job tries a smaller version of the
+    plan.
+    """
 
     plan: ShapePlan
     rank: int
@@ -180,9 +184,9 @@ def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) 
     """Request more memory before or after an out-of-memory kill. A worker gets twice its memory; servers become more
     numerous or larger.
 
-    A job that does not have its final size yet will soon get it with the needed memory, so predicted shortages can
-    wait. A kill stays in the guards' findings for a while; roles that have already restarted with more memory get no
-    more for the same kill.
+    A job that still waits for its final size will soon get that size with enough memory, so predicted shortages can
+    wait. The guards report a kill for a while; a role that has already restarted with more memory gets no more for the
+    same kill.
     """
     for finding in job.findings:
         if finding.trouble is FindingKind.OOM and _roomy(job, finding.role.kind):
@@ -302,7 +306,7 @@ def _plan(job: JobView, shape: Shape, why: str, config: PlanningConfig, stage: P
 
 
 FEWEST = 3
-"""Fewest windows in each shape; fewer windows show no spread."""
+"""Fewest windows in each shape; fewer windows do not show how much the measurements vary."""
 MOST = 16
 """Most windows of each shape to use, newest first."""
 CERTAIN = 3.0

@@ -39,7 +39,7 @@ USER = "user"
 
 
 LEAST_WEIGHT = 0.05
-"""At least this share of all weights is divided among the features, so that every feature can break ties."""
+"""The features share at least this part of all weight, so that every feature can break ties."""
 
 
 def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
@@ -55,7 +55,7 @@ def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
 
 
 class FeatureColumn(NamedTuple):
-    """One feature of several jobs. Each job has a word (or empty) and a number (or NaN)."""
+    """The values of one feature for several jobs. Each job has a word (or an empty string) and a number (or NaN)."""
 
     words: NDArray[np.str_]
     numbers: Floats
@@ -154,7 +154,9 @@ class Lesson:
     """Mean closeness of the backtest's predictions to the final configurations; NaN if the history is too short."""
 
     def closeness(self, parts: dict[str, Floats]) -> Floats:
-        """Return how close each past job's configuration is to the new job's: as predicted, or by plain similarity."""
+        """Return how close each past job's configuration is to the new job's configuration: as the learned model
+        predicts it, or by plain similarity.
+        """
         if self.telling is None:
             return np.asarray(np.mean([part[0] for part in parts.values()], axis=0))
         return np.asarray(np.clip(1.0 - self.telling.apart(parts)[0], 0.0, 1.0))
@@ -181,7 +183,7 @@ class SameHistory:
         return hash(self._ids)
 
     def __eq__(self, other: object) -> bool:
-        # both objects keep their jobs alive, so ids are not reused
+        # both objects hold references to their jobs, so ids are not reused
         return isinstance(other, SameHistory) and self._ids == other._ids
 
 
@@ -236,10 +238,10 @@ def smooth(rows: Floats, smoothing: float) -> Floats:
 
 
 def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, ...] = ()) -> WarmStart:
-    """Return DLRover's initial shape for sampling: one worker and one server, both with so many cores that cores do
-    not limit the measurement. The paper gives both the worker and the server a whole node. But larger pods wait
-    longer for a node, so the paper limits servers to 16 cores. Both roles therefore start with `server_cpu` cores
-    here.
+    """Return DLRover's initial shape for sampling: one worker and one server, both with so many cores that cores do not
+    limit the measurement. In the paper, the worker and the server each get a whole node. But larger pods wait longer
+    for a node, so the paper limits servers to 16 cores. Here, the worker and the server therefore start with
+    `server_cpu` cores each.
     """
     asked, cores = job.requested, min(config.server_cpu, config.node_cpu)
     small = Shape(

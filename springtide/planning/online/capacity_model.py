@@ -37,7 +37,7 @@ LEARNED: Mapping[Kind, tuple[Kind, tuple[int, ...]]] = {
     "sync": ("sync", (1, 0, 3, 2)),
     "async": ("crowded", (0, 2, 1, 3)),
 }
-"""For each sync mode, the kind of curve that is fitted to a running job, and the order of its coefficients. The first
+"""For each sync mode, the kind of curve to fit to a running job, and the order of the curve's coefficients. The first
 fit has only the first coefficient, and each further fit adds the next one. The first coefficient is the work of a
 single worker. The second coefficient is the constant part. The last coefficients belong to parts that grow with the
 number of workers or fall faster than it. Eqn 9 predicts that more workers always train more, which is wrong for real
@@ -49,7 +49,7 @@ were measured. Measurements have errors of about 5%, and a coefficient may norma
 penalty, 400/s with 4 workers and 440/s with 5 would predict only 550/s with 10. With a constant penalty of a tenth,
 predictions for the extremes in sync mode were 8% off for six counts, even without noise. The penalty applies to a
 coefficient's largest share of the time, for any number of workers from one on. For 1 / w², this share is twice as large
-for one worker as for two.
+for one worker as for two workers.
 """
 PRECISION = 1e-3
 """Two curves count as equally good if their relative errors differ by less than this."""
@@ -89,13 +89,13 @@ def fit(kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0) -> Ca
 def learn(
     kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0, weights: Sequence[float] | None = None
 ) -> CapacityCurve:
-    """Fit a curve for a running job, with at most one coefficient for each worker count that was seen.
+    """Fit a curve for a running job, with at most one coefficient for each worker count that was measured.
 
-    If only one count was seen, throughput is assumed to be proportional to the count. A deviation from proportional
-    scaling must be clear (`DOUBT`). Curves with one, two and more coefficients are averaged by their likelihood
-    (`_likely`). A single curve with four coefficients through five measurements would mostly follow noise. For each
-    count, the median of its measurements is used. With `weights` (up to 1), there is one measurement for each count,
-    and the weight is the confidence in it.
+    If only one worker count was measured, throughput is assumed to be proportional to the count. A deviation from
+    proportional scaling must be clear (`DOUBT`). The curves with one, two and more coefficients are averaged, weighted
+    by their likelihood (`_likely`). A single curve with four coefficients through five measurements would mostly follow
+    noise. For each count, the median of its measurements is used. With `weights` (up to 1), each count has one
+    measurement, and the weight is the confidence in that measurement.
     """
     if kind not in LEARNED:
         raise errors.UnknownName("way of training", kind, LEARNED)
@@ -119,7 +119,7 @@ def learn(
 def _likely(
     curves: Sequence[CapacityCurve], seen: Sequence[CapacitySample], weights: Sequence[float] | None
 ) -> NDArray[np.float64]:
-    """Return the Akaike weight of each curve. Each curve has one coefficient more than the previous curve.
+    """Return the Akaike weight of each curve. Each curve has one coefficient more than the curve before.
 
     An additional coefficient must reduce the error to less than exp(-1 / measurements) times the previous error.
     """
@@ -191,8 +191,8 @@ def relative(
     return tuple(map(float, found / size))
 
 
-# a worker shows its speed if its batches are filled to at least this share; with emptier batches it shows only a lower
-# limit
+# a worker shows its speed if its batches are filled to at least this share; with emptier batches, the worker shows only
+# a lower limit of its speed
 FULL = 0.8
 LEAST_BUSY_S = 1.0  # a worker's speed is valid only if the worker was busy for at least this many seconds
 PRIOR_STEPS = 3.0
@@ -203,7 +203,7 @@ prior.
 
 
 class WorkerWork(NamedTuple):
-    """Work of one worker, since its start or between two moments."""
+    """Work of one worker, since the worker's start or between two times."""
 
     samples: float
     busy_s: float
@@ -240,7 +240,7 @@ def together(works: Mapping[int, WorkerWork]) -> float | None:
 
 
 def full(works: Mapping[int, WorkerWork], batch: float) -> dict[int, WorkerWork]:
-    """Return the workers whose batches were nearly full, so that they show their speed."""
+    """Return the workers whose batches were nearly full, because only these workers show their speed."""
     return {rank: work for rank, work in works.items() if work.fills(batch) >= FULL}
 
 
@@ -265,7 +265,7 @@ def quicker_when_full(steps: StepSums, batch: float, size: float) -> float:
     return (at_all + by_sample * size) / size / ((at_all + by_sample * batch) / batch)
 
 
-SATURATED = 0.9  # workers show their full speed if their utilization is above this value
+SATURATED = 0.9  # workers show their full speed if their utilization exceeds this value
 FRESH = 0.3  # weight of a new measurement relative to the earlier value
 MOST_RESTED = 1.25  # the rate of workers that waited may exceed the rate without waiting by at most this factor
 RESTED = 0.05  # weight of a measurement with waiting, relative to a measurement without waiting
@@ -300,8 +300,8 @@ class LearnedCapacity:
     """Rates of workers that never waited, by number of workers; `rested` has the rates of workers that waited."""
     rested: dict[int, WorkerRate] = field(default_factory=dict)
     steps: StepSums = field(default_factory=StepSums)
-    """Step statistics of workers that never waited; the newest have the largest weight. Before any such measurement,
-    this is the mean of all workers.
+    """Step statistics of workers that never waited; the newest have the largest weight. Before any worker trained
+    without waiting, this is the mean of all workers.
     """
 
     @property

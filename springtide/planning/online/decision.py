@@ -1,7 +1,8 @@
 """Pure. Decides how many workers an online job should have now, and why.
 
-`plan` finds the cheapest plan up to the planning horizon. Each change has a cost, because the job pauses. The
-cheapest plan therefore has few changes and makes them early. Only the first step of the plan is applied.
+`plan` finds the cheapest plan up to the planning horizon. Each change of the number of workers has a cost, because the
+job pauses. The cheapest plan therefore has few changes and makes them early. Only the first step of the plan is
+applied.
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ from springtide.domain.spec.online_job import OnlineRules, OnlineView, Scaling, 
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-# A stretch is a period with a constant number of workers. Stretches younger than this many steps are tracked one by
-# one. Doubling the number does not change the plans.
+# A stretch is a period with a constant number of workers. The search tracks stretches younger than this many steps one
+# by one. Doubling the number does not change the plans.
 YOUNG = 8
 # share of the capacity that is assumed to be free to work off the backlog, when the cost of the backlog after the
 # current step is computed
@@ -61,7 +62,7 @@ class Horizon:
     traffic: Array
     """Samples per second that may arrive, as an array [scenarios, steps]."""
     shares: Array
-    """Probability of each scenario; the sum is 1."""
+    """Probability of each scenario; the probabilities sum to 1."""
     workers: int
     backlog: float
     """Number of samples that wait."""
@@ -88,15 +89,15 @@ def plan(ahead: Horizon, *, fewest: int, prices: HorizonPrices, doing: ChangeEff
     by_lag = prices.lag / (2 * prices.slo_s)
     later = by_lag / (DRAINS * ahead.step_s)
 
-    # One row for each of the last `young` steps, with the stretches that began in it. Row 0 has the cheapest older
-    # stretch for each number of workers.
+    # One row for each of the last `young` steps, with the stretches that began in that step. Row 0 has the cheapest
+    # older stretch for each number of workers.
     waits = np.zeros((len(ahead.traffic), young + 1, numbers))
     cost = np.full(waits.shape, np.inf)
     begun = np.full((young + 1, numbers), -1)
     waits[:, 0, begin] = ahead.backlog
     cost[:, 0, begin] = 0.0
     takes = np.tile(rates * ahead.step_s, (young + 1, 1))
-    # for each step, the start and the place of the stretch before each new stretch
+    # for each step: the start and the place of the stretch that precedes each new stretch
     came_from: list[tuple[int, int]] = []
     lag = waits * seconds[:, 0]
     for step in range(arrive.shape[1]):
@@ -217,8 +218,8 @@ def _as_it_is(view: OnlineView) -> TrafficOutlook:
 
 
 def needs(capacity: NDArray[np.float64], traffic: Sequence[float]) -> NDArray[np.int64]:
-    """Return, for each traffic, the smallest number of workers that trains samples faster than they arrive (Eqn 10).
-    If there is no such number, return the number with the highest capacity.
+    """Return, for each traffic, the smallest number of workers that trains samples faster than they arrive (Eqn 10). If
+    no number of workers is enough, return the number with the highest capacity.
     """
     most = int(capacity.argmax())
     return np.minimum(np.searchsorted(np.maximum.accumulate(capacity[: most + 1]), traffic, side="right"), most)

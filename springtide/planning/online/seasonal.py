@@ -79,7 +79,7 @@ MEMBERS: dict[str, tuple[Member, int]] = {
     "like the last weeks, at today's level": (at_todays_level(usual_week), 8),
     "like the last weeks, from the last hours": (from_the_last_hours(at_todays_level(usual_week)), 9),
 }
-"""Members by name, each with the number of days of history that it needs."""
+"""Members of the ensemble by name, each with the days of history that it needs."""
 
 
 TRIED_DAYS = 7  # number of past days on which members are tested
@@ -163,9 +163,9 @@ def forecast(history: PastTraffic, steps: int, *, weights: MemberWeights | None 
 
 
 def calibrated(name: str, member: Member, needs: int, history: PastTraffic, steps: int) -> RateForecast:
-    """Forecast with one member, with an interval that follows from its errors on the last days.
+    """Forecast with one member. The interval follows from the member's errors on the last days.
 
-    If there is not enough history for the member and its test, return the default forecast.
+    Return the default forecast if the history is too short for the member and its test.
     """
     past, day = history.filled().values, history.day
     days = min(TRIED_DAYS, len(past) // day - needs)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from springtide import errors
 
 SLO_S = 1200.0
-"""Lag above this value violates the SLO: 20 minutes, as in the paper."""
+"""A lag above this value violates the SLO: 20 minutes, as in the paper."""
 MINUTE_S, HOUR_S = 60.0, 3600.0
 
 
@@ -65,8 +65,9 @@ class SloSums:
 
 
 MOST = 256
-"""Most points to keep for each partition. If there are more, every second point is dropped, so that the rest still
-covers a long time."""
+"""Most points to keep for each partition. Above this number, every second point is dropped, so that the rest still
+covers a long time.
+"""
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class PartitionEnds:
             self.ends = [*self.ends[:1], *self.ends[1:-1:2], *self.ends[-1:]]
 
     def forget(self, trained: int) -> None:
-        """Drop the points before a trained offset. One earlier point stays, for interpolation."""
+        """Drop the points before a trained offset. One point before that offset stays, for interpolation."""
         first = bisect_right(self.ends, trained)
         if first > 1:
             del self.times[: first - 1], self.ends[: first - 1]

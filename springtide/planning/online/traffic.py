@@ -80,7 +80,7 @@ def _short(known: NDArray[np.bool_], most: int) -> NDArray[np.bool_]:
 
 
 def _same_time(values: Array, day: int) -> Array:
-    """Return, for each step, the median over all days at the same time of day; NaN if no day has a value."""
+    """Return, for each step of the day, the median over all days; NaN if no day has a value."""
     days = -(-len(values) // day)
     whole = np.full(days * day, np.nan)
     whole[len(whole) - len(values) :] = values
@@ -117,13 +117,13 @@ SEEN_SHARE = 0.5  # the mean of a step is valid only if at least this share of t
 
 
 class TrafficBucket(NamedTuple):
-    """Traffic in one time step, as far as it was observed."""
+    """Traffic in one time step, as far as the job observed it."""
 
     number: int
     """Number of the step since the time origin."""
     samples: float
     seconds: float
-    """Seconds of this step in which arrivals were counted."""
+    """Seconds of this step in which the job counted arrivals."""
 
 
 @dataclass(slots=True)
@@ -163,7 +163,9 @@ class TrafficHistory:
         return [self.steps[number] for number in range(first, last)]
 
     def _shares(self, since: float, until: float, first: int, last: int) -> list[tuple[int, float, float]]:
-        """Return, for each step in the span, its number, its seconds within the span, and its share of the arrivals."""
+        """For each step that overlaps the span, return the step's number, the seconds of overlap, and its share of the
+        span's arrivals.
+        """
         seconds = [
             (number, min(until, (number + 1) * self.step_s) - max(since, number * self.step_s))
             for number in range(first, last + 1)

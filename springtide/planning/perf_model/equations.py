@@ -15,8 +15,9 @@ Index = numpy.typing.NDArray[Any]
 """Indices into an array, or a mask."""
 TERMS = ("grad", "upd", "sync", "emb", "beta")
 HOP_S = 1e-4
-"""Approximate seconds that one message between workers takes, not counting its bytes. The value only scales a fitted
-coefficient."""
+"""Approximate number of seconds that one message between workers takes, without the time for its bytes. The value only
+scales a fitted coefficient.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class Coefficients:
     sync: float
     """How often the dense parameters cross the network in a step; in bsp mode, the number of all-reduces."""
     emb: float
-    """Seconds in which one server looks up one float."""
+    """Seconds that one server takes to look up one float."""
     beta: float
     """Constant seconds of a step: the sum of the four constants."""
 
@@ -70,7 +71,7 @@ class Shapes(NamedTuple):
 
 
 class StepTerms(NamedTuple):
-    """Seconds of a step by cause. For one shape these are numbers, for many shapes arrays."""
+    """Seconds of a step, divided by cause. The fields are numbers for one shape, and arrays for many shapes."""
 
     gradient: Array | float
     update: Array | float
@@ -89,9 +90,9 @@ def step_columns(facts: Facts, shape: Shape | Shapes, batch: Any = None) -> tupl
     throughput = w * m / T
 
     Here w is the number of workers, p the number of servers, m the samples per step of one worker (`batch`), M the
-    dense bytes, B the bandwidth, and D the floats that one sample looks up. In bsp, one step of all workers together
-    has G samples, for any number of workers. Such a step takes as long as its slowest worker, which measured steps
-    include, plus an all-reduce of the dense parameters:
+    dense bytes, B the bandwidth, and D the floats that one sample looks up. In bsp, all workers together train G
+    samples in one step, whatever their number. Measured steps include the wait for the slowest worker. A step takes as
+    long as its slowest worker, plus an all-reduce of the dense parameters:
 
     T = grad * (G / w) / worker_cpu  +  upd / (p * server_cpu)  +  sync * hops(w)  +  emb * (G / w) * D / p  +  beta
     throughput = G / T

@@ -22,8 +22,9 @@ from springtide.planning.perf_model.profiles import ProfileTable, tabulate
 FEWEST = 3
 """Fewest configurations for a fit to totals alone."""
 FEWEST_TIMED = 1
-"""Fewest configurations for a fit if each step was timed by term. Fewer suffice, because each term scales in its own
-way."""
+"""Fewest configurations for a fit if the time of each step was measured term by term. Few configurations suffice,
+because each term scales in its own way.
+"""
 NO_NUMBERS = "the measurements span too many orders of magnitude for a finite model"
 TERMS_PULL = 0.1
 """Weight of the terms' slopes. Totals are accurate to about 3%, overlapping terms to about 30%."""
@@ -31,14 +32,14 @@ CLEAR = 0.1
 """A coefficient is unclear if the uncertainty of its part of the step time is more than this share of the step time."""
 VARIES = 1e-6
 BUSY = 0.85
-"""Cores are the bottleneck of a shape if it reaches more than this share of the speed that its cores allow. The
-margin covers the difference that two windows of one shape may have.
+"""Cores are the bottleneck of a shape that reaches more than this share of the speed that its cores allow. The margin
+covers the difference that two windows of one shape may have.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedModel:
-    """Fitted model of one job, with its uncertainty."""
+    """Fitted performance model of one job, with its uncertainty."""
 
     coefficients: Coefficients
     facts: ModelFacts
@@ -49,7 +50,9 @@ class FittedModel:
     mape: float
     """Mean absolute error of throughput, as a share of the measured value."""
     deviations: tuple[float, ...]
-    """Standard deviation of each coefficient's part of the step time, as a share of that time; infinite if unknown."""
+    """Standard deviation of each coefficient's part of the step time, as a share of the step time; infinite if
+    unknown.
+    """
 
     @property
     def uncertainty(self) -> dict[str, float]:
@@ -215,8 +218,9 @@ HALVINGS = 4
 SETTLED = 1e-4
 """The iteration stops when the relative improvement is below this value."""
 HUBER = 1.345
-"""The influence of a row is bounded if its residual exceeds this many standard deviations. This standard value keeps
-95% of the efficiency of least squares."""
+"""Number of standard deviations of a residual above which a row's influence on the fit is bounded. The usual value,
+with which the fit keeps 95% of the efficiency of least squares.
+"""
 LEAST_DEVIATION = 0.02
 """Smallest standard deviation of log seconds to assume, because even identical steps differ by this much."""
 RIDGE = 1e-11
@@ -235,10 +239,13 @@ class LeastSquares:
     present: Array
     """1 for a row, and 0 for padding."""
     bound: Array
-    """1 if cores limited the row, as an array (jobs, rows). For such a row, the equations may allow a higher speed than
-    the measured one."""
+    """1 for each row whose speed was limited by cores, as an array (jobs, rows). For such a row, the equations may
+    predict a higher speed than the measured one.
+    """
     pull: Array
-    """How strongly each coefficient is attracted to `towards`, in shares of the step time, as an array (jobs, 5)."""
+    """Strength with which the fit pulls each coefficient to `towards`, in shares of the step time, as an array (jobs,
+    5).
+    """
     towards: Array
 
 
@@ -334,7 +341,7 @@ def _error(problem: LeastSquares, found: Array, residuals: Array, weights: Array
 
 
 def _huber(residuals: Array, present: Array) -> Array:
-    """Return Huber weights. Their scale is a median, which outliers do not affect."""
+    """Return Huber weights. The scale of the residuals is a median, which outliers do not affect."""
     sizes = numpy.abs(residuals)
     deviation = numpy.maximum(1.4826 * median(sizes, present), LEAST_DEVIATION)
     weights: Array = numpy.minimum(1.0, HUBER * deviation[:, None] / numpy.maximum(sizes, NOWHERE))

@@ -28,7 +28,9 @@ class ShapeSpeed:
     steps: int
     windows: int = 1
     timed: bool = False
-    """True if steps were timed by term. Measurements of one shape then allow predictions for other shapes."""
+    """True if the time of steps was measured term by term. Measurements of one shape then allow predictions for further
+    shapes.
+    """
 
 
 def throughput(shape: Shape, timing: TimingSum) -> float | None:
@@ -44,7 +46,7 @@ def shapes(job: JobView) -> set[Shape]:
     last: Shape | None = None
     for profile in job.profiles:
         shape = profile.shape
-        # compare shapes only where they change, because a job keeps a shape for many windows
+        # compare shapes only where they change, because a job has the same shape for many windows
         if shape is not last and shape != last and _sound(profile):
             found.add(shape)
             last = shape
@@ -125,8 +127,8 @@ class CoreUse:
 def use(job: JobView, kind: RoleKind) -> CoreUse | None:
     """Return the cores that workers or servers use; None if there is no valid data.
 
-    Each role was measured only for a few seconds. If windows give the cost per sample, the total is that cost times
-    the current throughput. The ratios between the roles stay as measured.
+    Each role was measured for a few seconds only. If windows give the cost per sample, the total is that cost times the
+    current throughput. The ratios between the roles stay as measured.
     """
     used, given, count, share, hottest = 0.0, 0.0, 0, -1.0, None
     for use in job.uses:
@@ -183,8 +185,9 @@ def of_cores(throughput: float, used: float, given: float) -> float:
 
 
 def ceiling(pace: CoreSpeed | Floats, shapes: ShapeColumns) -> Floats:
-    """Return the samples per second that the cores allow. `pace` has one speed for all shapes, or one speed per shape
-    (two rows)."""
+    """Return the samples per second that the cores allow. `pace` has one speed for all shapes, or two rows with one
+    speed per shape.
+    """
     worker, server = pace
     return np.minimum(shapes.workers * shapes.worker_cpu * worker, shapes.servers * shapes.server_cpu * server)
 

@@ -31,12 +31,12 @@ COUNTED = 0.5
 """The first and the last core count of a window must span at least this share of the window. Otherwise, the window has
 no core usage."""
 FEWEST_WINDOWS = 4
-"""Fewest windows of one shape among which an outlier can be identified."""
+"""Fewest windows of one shape with which an outlier can be identified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReading:
-    """Cumulative timing of one worker at one moment."""
+    """Cumulative timing of one worker at one point in time."""
 
     at: float
     worker: int
@@ -85,8 +85,9 @@ def observe(
 
 
 def _is_usable(before: WorkerReading, after: WorkerReading, since: float, rules: PlanRules) -> bool:
-    """Return True if the span begins after the job's last change of shape and after the worker's first steps, and if
-    the worker did not restart within it."""
+    """Return True if the span begins after the job's last change of shape and after the worker's first steps, and the
+    worker did not restart within the span.
+    """
     settled = before.at >= since + rules.settle_s and before.timing.steps >= rules.warm_up_steps
     return settled and after.timing.steps >= before.timing.steps
 
@@ -133,8 +134,9 @@ READ = (
 )
 """The numbers of a profile: its configuration, and then its step times."""
 SETTING = 5
-"""How many of these numbers define the configuration: workers, servers, cores of each, batch. The next fields are the
-seconds per step of one worker and of its four terms."""
+"""Number of leading columns that define the configuration: workers, servers, cores of each, batch. The next fields are
+the seconds per step of one worker and of its four terms.
+"""
 FAULTS = ("no steps", "times that are not numbers", "no time at all", "times below 0")
 
 
@@ -210,7 +212,7 @@ def _groups(owner: Index, settings: Array) -> tuple[Index, Index]:
 
 
 def _middle(group: Index, times: Array, groups: int) -> Array:
-    """Return, for each configuration, the mean of the middle windows by step time, among the newest windows.
+    """Return, for each configuration, the mean of its newest windows without the fastest and the slowest ones.
 
     A quarter of the windows is dropped at each end; of three windows or more, at least one at each end. Terms are
     noisier than their sum, so the mean of several windows is better than the terms of one median window.

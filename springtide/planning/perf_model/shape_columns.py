@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 
 def gpus_for(workers: Floats, each: Floats | float) -> Floats:
-    """Do the same as `resources.gpus_for`, for arrays."""
+    """Compute the same as `resources.gpus_for`, for arrays."""
     share = np.asarray(each, dtype=np.float64)
     on_one = np.floor(np.divide(1.0, share, out=np.ones_like(share), where=share > 0) * (1 + 1e-9))
     return np.asarray(np.where(share > 0, np.ceil(workers / on_one), 0.0))
@@ -107,7 +107,7 @@ class RaggedRows(NamedTuple):
         return np.concatenate(each) if each else np.zeros(0, dtype=np.int64)
 
     def best_before(self, values: Floats) -> Floats:
-        """Return, for each element, the largest of the earlier values in its row; -inf for the first element."""
+        """Return, for each element, the largest value before it in its row; -inf for the first element."""
         width = int(self.lengths.max(initial=0))
         whole = np.full((len(self.lengths), width + 1), -np.inf)
         place = self.place

@@ -48,7 +48,7 @@ class JobOutlook:
     """Number of shapes considered."""
     plan: ShapePlan | None
     shares: tuple[float, ...] | None
-    """Share of each coefficient in the step time of the current shape; None without a model or a shape."""
+    """Share of each coefficient in the step time of the current shape; None if the job has no model or no shape."""
 
 
 def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> tuple[JobOutlook, ...]:

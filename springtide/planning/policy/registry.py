@@ -1,6 +1,6 @@
 """Pure. Looks up policies by name: built in, from an installed package, or `module:function`.
 
-`planning.policy.acceptance` wraps each policy, so a faulty policy cannot harm a job.
+`planning.policy.acceptance` wraps each policy, so that a faulty policy cannot harm a job.
 """
 
 import functools

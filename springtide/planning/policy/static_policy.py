@@ -1,4 +1,4 @@
-"""Pure. The policy `static`: each job keeps the shape that its user requested, to the end."""
+"""Pure. The policy `static`: each job has the shape that its user requested until the job ends."""
 
 from springtide.domain.core.shape import cost
 from springtide.domain.plan.plan import Decision, ShapePlan
@@ -9,7 +9,7 @@ from springtide.planning.lifecycle import warm_start
 
 
 def static(view: ClusterView, config: PlanningConfig) -> Decision:
-    """Start each job with the shape that its user requested (or with a small shape), and never change it."""
+    """Start each job with the shape that its user requested (or with a small shape), and never change the shape."""
     steps = [
         (job, _start(job, config) if job.shape is None else "keeps the size that its user requested")
         for job in view.jobs

@@ -51,7 +51,7 @@ async def nothing() -> None:
 
 
 class DrainRequest:
-    """A request to drain the job: its reason, its time, and whether the master knows of it."""
+    """A request to drain the job: the reason, the time, and whether the master knows of the request."""
 
     def __init__(self, awake: AwakeClock) -> None:
         self._awake = awake
@@ -93,8 +93,8 @@ class UsageMeter:
 
 
 class Agent:
-    """Runs one job on a platform. Its masters run on the separate platform `masters`, if given. `say` gets messages
-    for the user.
+    """Runs one job on a platform. The job's masters run on the separate platform `masters`, if `masters` is given.
+    `say` gets messages for the user.
     """
 
     def __init__(
@@ -155,8 +155,8 @@ class Agent:
     ) -> JobStatus:
         """Run the job to its end and return the last status.
 
-        The first roles start after `before_roles` has returned. If this agent is cancelled or `Fenced`, leave roles
-        running that can survive it.
+        The first roles start after `before_roles` returns. If this agent is cancelled or `Fenced`, do not stop roles
+        that can outlive it.
         """
         if self.plan.adopt:
             await self._keeper.until_room()
@@ -165,7 +165,7 @@ class Agent:
         if self.plan.tls and not (self.plan.adopt and self._files.tls.exists()):
             write_certificates(self.plan.spec.name, self._files)
         write_card(self.plan, self._files)
-        # only this user may read the file, because its URLs may contain passwords
+        # only this user may read the file, because URLs in it may contain passwords
         with events.disk_errors(self._files.spec):
             private_files.replace(self._files.spec, msgspec.json.encode(self.plan.spec))
         status = self._last
@@ -179,7 +179,7 @@ class Agent:
         except errors.SpringtideError as error:
             status = msgspec.structs.replace(self._last, phase=JobPhase.FAILED, why=str(error), blame=blame_of(error))
             raise
-        except BaseException as error:  # this agent has failed; another agent may take over the job
+        except BaseException as error:  # this agent has failed, and another agent may take over the job
             if not self.plan.adopt:
                 why = f"the job's agent failed: {type(error).__name__}: {error}".rstrip(": ")
                 status = msgspec.structs.replace(self._last, phase=JobPhase.FAILED, why=why, blame=Blame.INFRASTRUCTURE)
@@ -264,7 +264,7 @@ class Agent:
             self._news.clear()
 
     async def _tell_exits(self, master: connection.RpcConnection) -> None:
-        """Report exits to the master. Keep each exit until a master has journaled it."""
+        """Report exits to the master. Hold each exit until a master has journaled it."""
         with contextlib.suppress(errors.TemporaryError):
             while self._exits:
                 await self._ask(master, messages.RoleExitReport(self._exits[0]))

@@ -58,7 +58,7 @@ class JobHandle(Protocol):
         """Send a request such as `Scale` or `Stop` to the master. Raise `BadInput` if the job does not run."""
 
     def story(self) -> list[dict[str, Any]]:
-        """Return the events so far, in order; each has `at` and `event`."""
+        """Return all events so far, in order; each event has the fields `at` and `event`."""
 
     def roles(self) -> Sequence[str]:
         """Return the roles that have logs."""

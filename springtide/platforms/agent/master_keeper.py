@@ -62,7 +62,9 @@ async def unless(happens: asyncio.Event, work: Coroutine[Any, Any, Result], erro
 
 
 class AwakeClock:
-    """Clock that counts the seconds since its creation in which this process could receive messages."""
+    """Clock that counts the seconds since its creation, without the time in which this process could not receive
+    messages.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -99,7 +101,7 @@ def counting() -> NextTerm:
 
 
 class DoublingLimit:
-    """A time limit in seconds that doubles for each next master after one that was too slow."""
+    """A time limit in seconds that doubles for the next master whenever a master was too slow."""
 
     def __init__(self, least: float, most: float) -> None:
         self._least, self._most = least, max(least, most)

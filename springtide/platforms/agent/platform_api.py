@@ -35,8 +35,8 @@ class Platform(Protocol):
     def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
         """Take over the running roles of an earlier agent of this job, and return them.
 
-        `on_exit` is also called for known exits that happened since the earlier agent ended. A platform whose roles
-        end with their agent returns nothing.
+        The platform also calls `on_exit` for known exits that happened since the earlier agent ended. A platform whose
+        roles end with their agent returns nothing.
         """
 
     def stop(self, life: Life, *, kill: bool) -> None:

@@ -1,7 +1,7 @@
 """Pure. Computes the steps that turn the running roles into the wanted roles. The time is an argument.
 
-Each incarnation ("life") of a role starts at most once, even after a change of master. A new agent counts every
-running life as started. A life that joined the job but does not run is lost.
+Each incarnation ("life") of a role starts at most once, even if the master changes. A new agent counts every running
+life as started. A life that joined the job but does not run is lost.
 """
 
 from collections.abc import Iterable, Sequence
@@ -51,7 +51,7 @@ class Reconciler:
 
     wanted_since: dict[Life, float] = field(default_factory=dict)
     newest: dict[Role, int] = field(default_factory=dict)
-    """Highest incarnation of each role that was started, by this agent or an earlier one."""
+    """Highest incarnation of each role that this agent or an earlier agent has started."""
     asked_at: dict[Life, float] = field(default_factory=dict)
     limits: dict[Life, tuple[float | None, int | None]] = field(default_factory=dict)
 
@@ -63,8 +63,9 @@ class Reconciler:
         return [*self._ends(lives, present, at), *self._starts(lives, present, at), *self._holds(lives, present)]
 
     def _holds(self, lives: dict[Life, WantedRole], running: list[Life]) -> Iterable[Step]:
-        """Resize roles whose wanted limits changed. The limits in force are not compared, because a machine may grant
-        less than the wanted limits."""
+        """Resize the roles whose wanted limits have changed. The limits in force are not compared, because a machine
+        may grant less than the wanted limits.
+        """
         self.limits = {life: wanted for life, wanted in self.limits.items() if life in lives}
         for life, wanted_role in lives.items():
             wanted = (wanted_role.cpu, wanted_role.memory)
@@ -107,5 +108,7 @@ class Reconciler:
 
 
 def superseded(life: Life, by: Life) -> bool:
-    """Return True if this server must end before its next life starts, because both share memory with local workers."""
+    """Return True if this server must end before its next life starts, because both lives would share memory with local
+    workers.
+    """
     return life.role.kind is RoleKind.SERVER and life.role == by.role and life.incarnation < by.incarnation

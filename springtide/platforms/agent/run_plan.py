@@ -24,7 +24,7 @@ MODULES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """One job on one platform."""
+    """The parts of one job on one platform."""
 
     spec: JobSpec
     script: str
@@ -41,7 +41,7 @@ class RunPlan:
     adopt: bool = False
     """True if an earlier agent may have left running roles, which this agent then adopts."""
     report_usage: bool = False
-    """True if roles measure and report their own usage, because they run on other hosts."""
+    """True if roles measure and report their own usage, because the roles run on other hosts."""
     environment: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings for processes that run user code; see `domain.spec.schema`."""
@@ -64,7 +64,7 @@ def arguments_of(kind: RoleKind, plan: RunPlan, *, root: str = "") -> tuple[str,
 def settings_of(
     life: Life, script: Mapping[str, str], arguments: Sequence[str], **others: str | float | None
 ) -> dict[str, str]:
-    """Return those fields of `config.Settings` that are not empty.
+    """Return the non-empty fields of `config.Settings`.
 
     `script` has fields for processes that run user code, `arguments` has the arguments of the script, and `others`
     has fields for every role.
@@ -88,7 +88,7 @@ def gpu_of(spec: JobSpec, role: Role) -> float | None:
 
 
 def environment_of(plan: RunPlan, limits: ProcessLimits) -> dict[str, str]:
-    # at most one thread per core, because more threads would slow each other down
+    # at most one thread per core, because more threads would delay each other
     threads = plan.threads_per_worker
     threads = threads if limits.cpu is None else max(1, min(threads, math.ceil(limits.cpu)))
     return {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}

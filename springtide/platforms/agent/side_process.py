@@ -1,6 +1,6 @@
 """Keeps a process running beside a job, such as an exporter or an experiment tracker.
 
-The process ends by itself when its standard input closes: after its last work, or because this process was killed.
+The process ends by itself when its standard input closes, because its work is done or its parent was killed.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ LAST_S = 120.0  # most seconds for the last work, after the end of the job
 class SideProcess:
     """`python -m MODULE` with its arguments in the environment, because arguments may contain credentials.
 
-    A dead process is restarted. Its output goes to `log`. With `say`, the lines of its standard output are messages
-    for the user instead.
+    A dead process is restarted. `log` gets the output of the process. With `say`, the lines of its standard output are
+    messages for the user instead.
     """
 
     def __init__(

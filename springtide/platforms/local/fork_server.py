@@ -32,10 +32,9 @@ IMPORTS = (
     "springtide.telemetry.host.usage",
 )
 """Modules that workers, data workers and servers import, except those that run as `__main__`."""
-# seconds to wait for a fork, which usually takes 10 ms; a fork server that does not reply for this long is stopped or
-# dead
+# seconds to wait for a fork, which usually takes 10 ms; after this time, the fork server counts as stopped or dead
 ANSWER_S = 5.0
-# seconds for which a job waits for its fork server to import before it starts roles without it
+# seconds that a job waits for the imports of its fork server; after this time, the job starts roles without it
 IMPORT_S = 30.0
 LOOK_S = 0.02
 
@@ -55,7 +54,7 @@ class ForkServerClient:
         """Fork servers of earlier builds, whose forks may still run."""
 
     def begin(self, environment: Mapping[str, str]) -> None:
-        """Start the fork server. It can fork processes that have these variables."""
+        """Start the fork server. The fork server can fork only processes that have these environment variables."""
         self._environment = self._common(environment)
         self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # set the socket itself to non-blocking, because a socket timeout would make calls wait even with MSG_DONTWAIT
@@ -140,7 +139,7 @@ class ForkServerClient:
 
 
 def installed_build() -> tuple[int, ...]:
-    """Return what changes if another build of the package is installed, or linked to, in the place of this one."""
+    """Return a value that changes if another build of the package is installed in the same place, or linked to it."""
     try:
         found = os.stat(springtide.__file__)
     except OSError:  # it is being replaced

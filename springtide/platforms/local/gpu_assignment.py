@@ -1,4 +1,4 @@
-"""Pure. Assigns the GPUs of this machine to the processes of a job; each process sees only its own GPU.
+"""Pure. Assigns the GPUs of this machine to the processes of a job. Each process sees only the GPU that it got.
 
 In: the GPUs (`telemetry.host.gpus`), and the share of each process. Out: a value of `CUDA_VISIBLE_DEVICES`. Next:
 `platforms.local.platform`.
@@ -17,15 +17,15 @@ USERS = (RoleKind.WORKER, RoleKind.DATA_WORKER)
 
 
 class GpuShare(NamedTuple):
-    """GPU of one process, and its reserved share; None for a process without a reservation."""
+    """GPU of one process, and its reserved share of it; None for a process without a reservation."""
 
     gpu: str
     share: float | None
 
 
 def choose_gpu(gpus: Sequence[str], others: Mapping[Role, GpuShare], share: float | None, before: str) -> str:
-    """Return the GPU for a process: the GPU that its role had `before`, if that GPU has room. Otherwise return the
-    GPU with the smallest reserved share and then the fewest processes.
+    """Return the GPU for a process: the GPU that its role had `before`, if that GPU still has room. Otherwise return
+    the GPU with the smallest reserved share and then the fewest processes.
 
     If the shares add up to more than the GPUs, the next process shares the GPU on which the least is reserved.
     """

@@ -1,4 +1,6 @@
-"""Runs roles as processes of this machine. Each has its own log file and process group, and all end with the agent."""
+"""Runs roles as processes of this machine. Each process has a log file and a process group, and all processes end with
+the agent.
+"""
 
 import asyncio
 import logging

@@ -1,7 +1,7 @@
 """Process group and control groups of one agent.
 
 The processes die with this process, even if it is killed, because `GuardedProcessGroup` starts
-`platforms.local.watchdog`, which kills their group. Folders of control groups are named
+`platforms.local.watchdog`, which kills the processes' group. Folders of control groups are named
 `springtide-PID-START-NUMBER/ROLE`, so that the next agent can remove the folders of a killed agent.
 """
 
@@ -76,7 +76,7 @@ class GuardedProcessGroup:
             process_group=group,
         )
         assert process.stdout is not None
-        # wait for its line: the watchdog has joined its group, and ignores signals from now on
+        # wait for the watchdog's line: it then has joined its group, and ignores signals from now on
         process.stdout.readline()
         return process
 

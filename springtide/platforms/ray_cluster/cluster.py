@@ -1,7 +1,7 @@
 """Connects to a Ray cluster with helpful error messages, and lists the cluster's capacity, live nodes and actors.
 
-For a Ray client server (`ray://HOST:10001`), this module first checks the connection and reports Ray's own messages,
-because Ray would try for half a minute and then report only a timeout.
+For a Ray client server (`ray://HOST:10001`), this module first checks the connection and reports Ray's messages.
+Otherwise Ray would try for half a minute and then report only a timeout.
 """
 
 import contextlib
@@ -128,8 +128,9 @@ def head_node() -> str:
 
 
 def private_state(look: Callable[[Any], Mapping[str, Any]]) -> dict[str, Any]:
-    """Read Ray's private state. Return an empty dict if Ray does not answer, or if this version of Ray has no such
-    state."""
+    """Read data from Ray's private interface. Return an empty dict if Ray does not answer, or if this version of Ray
+    lacks the interface.
+    """
     with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
         from ray._private import state
 
@@ -152,7 +153,7 @@ def seats(job: str, homes: Collection[str]) -> Nodes:
 
 
 def draining() -> dict[str, int]:
-    """Return the nodes that Ray will take away, each with its deadline in ms since 1970 (0: as soon as possible)."""
+    """Return the nodes that Ray will remove, each with its deadline in ms since 1970 (0: as soon as possible)."""
     # Ray has no public function that lists draining nodes
     return private_state(lambda state: state.state.get_draining_nodes())
 

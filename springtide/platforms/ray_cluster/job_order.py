@@ -26,7 +26,9 @@ from springtide.telemetry import events, logs, output
 NAMESPACE = "springtide"
 
 USUAL_CPU = {RoleKind.WORKER: USUAL_WORKER, RoleKind.DATA_WORKER: USUAL_WORKER, RoleKind.SERVER: USUAL_SERVER}
-"""Cores that a role without a limit requests from Ray. Planning assumes this number, but Ray does not enforce it."""
+"""Cores that a role without a limit requests from Ray. Springtide's planning assumes this number, but Ray does not
+enforce it.
+"""
 ROLES = ("master", *(str(kind) for kind in RANKED))
 """Roles that may request custom resources; the master's resources apply to the steward."""
 
@@ -75,7 +77,7 @@ def life_of(job: str, name: str) -> Life | None:
 
 
 def noise(job: str, where: Mapping[str, str]) -> dict[str, int]:
-    """Count, for each node, the other jobs whose training or data workers use the node's network. `where` has the
+    """Count, for each node, the other jobs of which training or data workers use the node's network. `where` has the
     node of each actor.
     """
     trained: dict[str, set[str]] = {}

@@ -84,7 +84,7 @@ class Nodes:
     homes: Collection[str]
     """Nodes with a trainer of the job."""
     noise: Mapping[str, int]
-    """Number of other jobs whose training or data workers use the node's network."""
+    """Number of other jobs of which training or data workers use the node's network."""
 
     def worth(self, node: str) -> tuple[bool, int]:
         return node not in self.homes, 0 if node in self.homes else self.noise.get(node, 0)
@@ -122,7 +122,7 @@ class DataWorkerMover:
     def __init__(self, placed: Callable[[], Placed], nodes: Callable[[], Nodes], ask: Ask) -> None:
         self._placed, self._nodes, self._ask = placed, nodes, ask
         self._tried: dict[str, float] = {}
-        """Free cores of each node at its last failed move."""
+        """Free cores of each node when a move to it last failed."""
 
     async def keep(self) -> None:
         while True:

@@ -1,7 +1,7 @@
 """Runs roles as Ray actors behind `platforms.agent.platform_api`, in the event loop of a steward.
 
-Each role is a detached actor (`role_actor`), which the platform polls for output, exits and lost nodes. If Ray cannot
-place a role within `pending_s`, the job continues without the role. The master runs beside the steward.
+Each role is a detached actor (`role_actor`). The platform polls the actors for output, exits and lost nodes. If Ray
+cannot place a role within `pending_s`, the job continues without the role. The master runs beside the steward.
 """
 
 import asyncio

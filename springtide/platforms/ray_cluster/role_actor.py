@@ -90,7 +90,8 @@ class RoleActor:
         self._asked_at = time.monotonic()
         deadline = self._asked_at + NEWS_S
         while True:
-            # read this flag before the last check of the log, so that the check sees all output of an ended process
+            # read this flag before the last check of the log, because the check then sees all output of an ended
+            # process
             gone = self._gone.is_set()
             if unsent := self._unsent():
                 self._told += len(unsent)

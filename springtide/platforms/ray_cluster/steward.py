@@ -40,12 +40,13 @@ OVER = "over"
 """File that marks the folder of a finished job."""
 KEPT_S = 7 * 86_400.0
 LOST_S = 30 * 86_400.0
-"""Seconds to keep the run folder of a job that did not end, because its whole cluster went down."""
+"""Seconds to keep the run folder of a job that was cut off because its whole cluster went down."""
 
 
 class Steward:
-    """Runs one job. The agent has its own thread and event loop; calls of other processes run in parallel to the
-    agent."""
+    """Runs one job. The agent has a separate thread and event loop, so calls from other processes run in parallel to
+    the agent.
+    """
 
     def __init__(self, order: job_order.JobOrder) -> None:
         self._order = order
@@ -150,7 +151,7 @@ class Steward:
         self._status = status
 
     def _leave(self) -> None:
-        """End this actor after one second, so that clients can still read the outcome."""
+        """End this actor after one second. Until then, clients can read the outcome."""
         time.sleep(1.0)
         cluster.kill(cluster.find_steward(self._order.name))
 

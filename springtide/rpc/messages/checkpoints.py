@@ -16,23 +16,23 @@ class SaveRequest(Request, frozen=True):
     number: int = 0
     part: int = 0
     takes_copies_at: str = ""
-    """Address at which the server receives files as a buddy, and serves files; empty if it does neither."""
+    """Address at which the server serves files and, as a buddy, receives them; empty if it does neither."""
     node: str = ""
     """Machine with the local disk that holds the server's files; empty if the server sees the job's folder."""
 
 
 class SaveOrder(Reply, frozen=True):
-    """The server must write the slots that it owns for this checkpoint, as they are now or later."""
+    """The server must write the slots that it owns for this checkpoint. A slot's image may be newer than the order."""
 
     term: int
     number: int
     base: int = 0
-    """Number of the last complete checkpoint, whose unchanged data need not be written again; 0 if there is none.
-    """
+    """Number of the last complete checkpoint; servers need not write its unchanged data again. 0 if there is none."""
     hurry: bool = False
     part: int = 0
     """Number of a follow-up order, which asks the present owners for slots that moved during the first order; 0 for the
-    first order."""
+    first order itself.
+    """
     slots: tuple[int, ...] = ()
     buddy: Buddy | None = None
     """Server that must get a copy of the written files. None if the job keeps no mirrors or has no other server."""
@@ -89,23 +89,24 @@ class FileRun(Reply, frozen=True):
 
 
 class FileHoldersRequest(Request, frozen=True):
-    """A server that must restore slots asks which checkpoints exist, and which servers hold their files."""
+    """A server that must restore slots asks which checkpoints exist, and which servers have their files."""
 
 
 class FileHolders(Reply, frozen=True):
-    """Which checkpoints exist, and which servers with their own disks hold files."""
+    """The checkpoints that exist, and the servers with their own disks that have files."""
 
     numbers: tuple[int, ...]
     """Numbers of the checkpoints whose manifests the master has."""
     addresses: dict[str, str]
-    """Address at which each server serves files, by server name."""
+    """Address at which each server serves its files, by server name."""
     awaited: tuple[str, ...] = ()
     """Servers that will report their address later."""
 
 
 class CopyRequest(Request, frozen=True):
-    """A server with its own disk asks which files to copy to storage. The master answers as soon as there is a newer
-    order."""
+    """A server with its own disk asks which of its files to copy to storage. The master answers as soon as there is a
+    newer order.
+    """
 
     after: int = 0
 

@@ -1,6 +1,6 @@
 """Messages of workers that coordinate: bsp groups, bounded staleness, barriers, shared values, and stream batches.
 
-Next: `master.handlers`. Workers that shuffle a stream send batches to each other (`worker.online.peers`); the
+Next: `master.handlers`. Workers that shuffle a stream send batches directly to each other (`worker.online.peers`); the
 master only distributes their addresses.
 """
 
@@ -31,12 +31,12 @@ class GroupReply(Reply, frozen=True):
     generation: int
     ranks: tuple[int, ...]
     leader: int
-    """Rank whose dense parameters all members of the group take."""
+    """Rank whose dense parameters all members of the group copy."""
     first: bool = False
     """True if no rank has trained yet. All ranks then start with the values that the leader's script gave its
     parameters and weights."""
     resting: tuple[int, ...] = ()
-    """Ranks whose scripts have ended, so that they make no more steps."""
+    """Ranks whose scripts have ended, so that these ranks make no more steps."""
     over: bool = False
     """True if the receiver is no longer a member. The group continues without this worker, or not at all."""
     at_rest: bool = False
@@ -86,7 +86,7 @@ class AtStep(Request, frozen=True):
     step: int
     shard: int
     first: int
-    """First sample of this shard that is not trained yet."""
+    """First untrained sample of this shard."""
     last: bool = False
 
 
@@ -122,8 +122,8 @@ class ValueRequest(Request, frozen=True):
 class ClaimRequest(Request, frozen=True):
     """Claims a task that the job must do only once, such as initializing the weights of tables.
 
-    The answer is `ClaimReply`. The first worker gets its answer immediately. Other workers wait until the task is
-    done, or until the claimant is lost and another worker must take over.
+    The answer is `ClaimReply`. The first worker gets its answer immediately. Other workers wait until the task is done.
+    If the claimant is lost, one of the waiting workers takes over the task.
     """
 
     key: str
@@ -136,7 +136,7 @@ class ClaimDone(Request, frozen=True):
 
 
 class GatherRequest(Request, frozen=True):
-    """Gives this worker's value, and asks for the values of all workers in the same call of their scripts.
+    """Sends this worker's value, and asks for the values that all workers send in the same call of their scripts.
 
     The answer is `GatherReply`. The reply is `Regroup` if a bsp group must form again before all values can arrive, and
     `DataEnd` if this worker must leave.
@@ -176,7 +176,7 @@ class Shuffler(RpcMessage, frozen=True):
 
 
 class Shufflers(RpcMessage, frozen=True):
-    """All workers that accept batches. The master sends this to workers that have an older list."""
+    """All workers that accept batches. The master sends this list to workers that have an older list."""
 
     digest: int
     members: tuple[Shuffler, ...] = ()

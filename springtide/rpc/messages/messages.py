@@ -1,5 +1,5 @@
-"""Messages between the master and its members: joins, heartbeats, leases, handshakes. Other modules of this folder
-have the messages for other subjects.
+"""Messages between the master and its members: joins, heartbeats, leases, handshakes. The other modules of this folder
+define the messages for further subjects.
 
 A member sends a `Request` and gets one `Reply` with the same number. msgspec checks types on both sides. Before the
 first request, both sides prove that they know the secret (`rpc.transport.auth`).
@@ -32,7 +32,9 @@ from springtide.rpc.messages.types import (
 )
 
 VERSION = 12
-"""Protocol version. Increase it when a message changes its meaning. Both sides must have the same version."""
+"""Protocol version. Increase this version when a message changes its meaning. Both sides of a connection must have the
+same version.
+"""
 
 
 # ---- requests ----
@@ -45,7 +47,7 @@ class JoinServer(Request, frozen=True):
     pid: int
     incarnation: int = 0
     welcomed: bool = False
-    """True if this master or an earlier one has already told the server which slots it owns."""
+    """True if this master or an earlier one has told the server which slots the server owns."""
     birth: int = 0
     """Random number that the process drew at its start. A restarted container may have the same process id."""
 
@@ -97,19 +99,21 @@ class Heartbeat(Request, frozen=True):
     """Era of the leases in this message: how often the ledger had rolled back when they were granted."""
     epoch: int = 0
     slots: bytes = b""
-    """From a server: the slots that it owns, each with its load (`server.slot_loads`)."""
+    """From a server: the slots that this server owns, each with its load (`server.slot_loads`)."""
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
     """From a worker: states of the user's registered objects, by name, if they were saved since the last heartbeat."""
     place: EpochPlace | None = None
-    """From a worker: the place in its script where these states were saved; None for a script without epochs."""
+    """From a worker: the place in its script where the states were saved; None for a script without epochs."""
     holding: SlotHoldings | None = None
     """From a server that knows its slots: the answer to a roll call."""
     feeders: int = 0
-    """From a worker: epoch of the `Feeders` that it knows; 0 if it knows none."""
+    """From a worker: epoch of its newest `Feeders`; 0 if the worker has none."""
     shuffle: str = ""
-    """From a worker that trains from a stream: its address for batches from other workers; empty if it accepts none."""
+    """From a worker that trains from a stream: its address for batches from other workers; empty if the worker accepts
+    none.
+    """
     shufflers: int = 0
-    """From a worker that trains from a stream: digest of the `Shufflers` that it knows; 0 if the worker knows none."""
+    """From a worker that trains from a stream: digest of its newest `Shufflers`; 0 if the worker has none."""
     usage: RoleUsage | None = None
     """Resource use, from a member that measures its own use."""
 
@@ -155,7 +159,7 @@ class FinishRequest(Request, frozen=True):
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
     """States of the user's registered objects, as in `Heartbeat`."""
     place: EpochPlace | None = None
-    """Place where these states were taken, as in `Heartbeat`."""
+    """Place in the script where the states were saved, as in `Heartbeat`."""
 
 
 class ScriptError(Request, frozen=True):
@@ -231,15 +235,15 @@ class HeartbeatReply(Reply, frozen=True):
     stop: bool = False
     """True if the job is over, so that a server may exit."""
     tidy: bool = False
-    """True if the final checkpoint is stored elsewhere, so that the server may also delete the files on its own
-    disk."""
+    """True if the final checkpoint is stored elsewhere, so that the server may delete the files on its own disk."""
     fenced: bool = False
-    """True if the master has fenced this incarnation and given its leases to others. The process must exit; its further
-    messages are ignored."""
+    """True if the master has fenced this incarnation and granted its leases to other workers. The process must exit;
+    its further messages are ignored.
+    """
     revoked: tuple[LeaseKey, ...] = ()
     """Leases that the worker no longer holds and must drop."""
     hurry: bool = False
-    """For a worker: it should request a lease now. For a server: the job waits for its part of a checkpoint."""
+    """For a worker: the worker should request a lease now. For a server: the job waits for its part of a checkpoint."""
     group_lost: int = 0
     truncate: tuple[ShrinkRequest, ...] = ()
     """Leases that should end early, so that other workers can train the rest."""
@@ -271,8 +275,9 @@ class ServerWelcome(Reply, frozen=True):
     run: str = ""
     """Identity of the run, which is part of the run's file names."""
     claim: str = ""
-    """File name of the run's claim in that folder; empty if unknown. A server that does not find the claim there cannot
-    see the job's folder, so it uses its own disk."""
+    """File name of the run's claim in that folder; empty if unknown. A server that does not find this file there cannot
+    see the job's folder, so the server uses its own disk.
+    """
     generation: int = 0
     """Generation of the bsp group. Servers reject frames of earlier generations."""
 
@@ -300,9 +305,9 @@ class WorkerWelcome(Reply, frozen=True):
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
     """States of the user's registered objects, from this rank's last report or from another rank's report."""
     place: EpochPlace | None = None
-    """Place in the script where these states were taken; None if the script begins at its first epoch."""
+    """Place in the script where the states were saved; None if the script begins at its first epoch."""
     lived: bool = False
-    """True if the place comes from an earlier incarnation of this rank, False if it comes from another rank."""
+    """True if an earlier incarnation of this rank saved the place, False if another rank saved it."""
     package: str = ""
     secret: bytes = b""
     """The job's secret, for the data plane. The master never sends it: the worker's link reads it from a file.
@@ -324,7 +329,7 @@ class LeaseReply(Reply, frozen=True):
     """Parts of shards to train: `data.shards.indices(card, epoch=epoch, index=nth, first=first, end=end)` for each
     grant.
 
-    In bsp, every rank leases the same shards in the same order, and trains its part of each batch (`shards.rank_part`).
+    In bsp, every rank leases the same shards in the same order, and trains one part of each batch (`shards.rank_part`).
     """
 
     grants: tuple[Grant, ...]
@@ -335,8 +340,9 @@ class LeaseReply(Reply, frozen=True):
 
 
 class WaitReply(Reply, frozen=True):
-    """No lease is available now. The worker may ask again immediately, because the master has already held this request
-    for some time."""
+    """No lease is available at the moment. The worker may ask again immediately, because the master has already held
+    the request for some time.
+    """
 
 
 class DataEnd(Reply, frozen=True):

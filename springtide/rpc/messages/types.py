@@ -61,7 +61,7 @@ class MemberReport(RpcMessage, frozen=True):
 
 
 class MemberView(RpcMessage, frozen=True):
-    """One role as the job's status shows it."""
+    """A role, as the job's status shows it."""
 
     role: Role
     alive: bool
@@ -135,7 +135,7 @@ class RoleCount(msgspec.Struct, frozen=True):
 
 
 class RoleStatus(StatusPart, frozen=True):
-    """Processes that the job has, that it lacks, and that it has lost."""
+    """Processes that the job has, processes that it lacks, and processes that it has lost."""
 
     workers: RoleCount = RoleCount()
     servers: RoleCount = RoleCount()
@@ -161,7 +161,7 @@ class CheckpointStatus(StatusPart, frozen=True):
     trouble: str = ""
     """Reason why the last checkpoint was not completed; empty if it was completed."""
     uploaded: int = 0
-    """Number of the last checkpoint that is also at the checkpoint URL; 0 if there is no such checkpoint."""
+    """Number of the last checkpoint that is also at the checkpoint URL; 0 if the URL has no checkpoint."""
     saving_last: bool = False
     """True while the final checkpoint is written, after all workers have ended."""
 
@@ -183,7 +183,7 @@ class MasterStatus(StatusPart, frozen=True):
 
 
 class PlanningStatus(StatusPart, frozen=True):
-    """Shape of a job that plans its size; empty for any other job."""
+    """Shape of a job that plans its own size; empty for any other job."""
 
     stage: str = ""
     """Value of `domain.spec.planning_config.PlanningStage`."""
@@ -219,18 +219,19 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
     """Owner and load of every slot."""
 
     owners: tuple[int, ...] = ()
-    """Rank of each slot's server; empty until all servers listen."""
+    """Rank of the server that owns each slot; empty until all servers listen."""
     bytes: tuple[float, ...] = ()
     requests: tuple[float, ...] = ()
     """Keys that were pulled from or pushed to each slot between two recent reports of its server, smoothed."""
     goals: dict[int, int] = {}
-    """Target server of each slot that should move."""
+    """Target server of each slot that must move."""
     epoch: int = 0
 
 
 class ShardMap(msgspec.Struct, frozen=True, kw_only=True):
     """State of every shard of all passes, in order, as one letter each: p pending, l leased, d done, x given up. If
-    there are too many shards, a letter stands for several: the state of the one that is furthest from done."""
+    there are too many shards, one letter stands for several shards: the state of the shard that is furthest from done.
+    """
 
     states: str = ""
     total: int = 0
@@ -266,7 +267,7 @@ class RestoreOrder(RpcMessage, frozen=True):
     number: int
     slots: tuple[int, ...]
     lineage: Lineage
-    """Runs whose checkpoints are accepted. Checkpoints of other runs are rejected."""
+    """Runs whose checkpoints the server accepts. Checkpoints of other runs are rejected."""
     fallback: str = ""
     """Folder or URL to try if the first one has no complete checkpoint. Older checkpoints at both places are tried
     too."""
@@ -302,7 +303,9 @@ class SlotHoldings(RpcMessage, frozen=True):
 
     call: int
     doubts: dict[int, int] = {}
-    """Slots that the server closed for a transfer that the receiver has not confirmed, each with its receiver."""
+    """Slots that the server closed for a transfer, each with its receiver. The receiver has not confirmed the
+    transfer.
+    """
     closed: bool = False
     """True if the server accepts no more slots, so that it will never have more slots than now."""
 

@@ -57,11 +57,11 @@ class MasterLocation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     address: str = ""
     """host:port at which all roles can reach the master; empty if the master could not listen."""
     local: str = ""
-    """host:port for processes on the master's own host, if it differs. With this address, the agent need not wait
-    for DNS.
+    """host:port for processes on the master's own host, if that address differs. With this address, the agent need not
+    wait for DNS to resolve the master's name.
     """
     tls: str = ""
-    """For a brain: the folder with the certificates for its clients; empty if it serves without TLS."""
+    """For a brain: the folder with the certificates for the brain's clients; empty if the brain serves without TLS."""
     error: str = ""
     kind: str = ""
     """Class of `springtide.errors` to which this error belongs."""

@@ -1,7 +1,7 @@
-"""Authenticates both sides of a connection, and limits connections that have not authenticated yet.
+"""Authenticates both sides of a connection, and limits connections that are not authenticated yet.
 
-Each side proves that it knows the job's secret by an HMAC over two fresh nonces. At most `MOST` handshakes are pending
-at a time; a further handshake evicts the oldest. The data plane has its own limits in cpp/net/handshake.h.
+Each side proves that it knows the job's secret, with an HMAC over two fresh nonces. At most `MOST` handshakes are
+pending at a time; a further handshake evicts the oldest. The data plane has its own limits in cpp/net/handshake.h.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ async def challenge(
 
 
 def version_problem(caller: int, listener: int = messages.VERSION) -> str:
-    """Return why the two sides of a connection cannot understand each other; empty if they can."""
+    """Return why the two sides of a connection are incompatible; return an empty string if they are compatible."""
     if caller == listener:
         return ""
     return (
@@ -115,8 +115,8 @@ class PendingHandshakes:
 
     @contextlib.contextmanager
     def limited(self, drop: Callable[[], object]) -> Iterator[None]:
-        """Count a handshake while the block runs. Another thread may call `drop` to end it early, so `drop` must not
-        block.
+        """Count a handshake while the block runs. Another thread may call `drop` to end the handshake early, so `drop`
+        must not block.
 
         The caller must ensure that `drop_overdue` is called in time.
         """

@@ -161,7 +161,7 @@ class MasterChannel:
 
     @property
     def own_host(self) -> str:
-        """Return the address of this host that faces the master. Other members can connect to it."""
+        """Return the local address of the route to the master. Other members can connect to this address."""
         link = self._link.connection
         assert link is not None
         return link.own_host
@@ -267,5 +267,7 @@ def for_member(settings: config.Settings, secret: bytes) -> MasterChannel:
 
 
 def own_host(settings: config.Settings, link: MasterChannel) -> str:
-    """Return the host on which this process listens: the setting, or else the interface that faces the master."""
+    """Return the host on which this process listens: the configured host, or else the local address of the route to the
+    master.
+    """
     return settings.host or link.own_host

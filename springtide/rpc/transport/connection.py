@@ -166,7 +166,8 @@ async def _open(
 
 async def _called(host: str, port: int) -> socket.socket:
     """Connect to the first address that responds. This function creates the socket itself, because a forked child must
-    close its copy."""
+    close its copy of the socket.
+    """
     loop = asyncio.get_running_loop()
     refused: OSError = OSError("no address")
     for family, kind, protocol, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -212,6 +213,6 @@ def as_error(refused: messages.RequestRefused) -> errors.SpringtideError:
     if not (isinstance(kind, type) and issubclass(kind, errors.SpringtideError)):
         return errors.JobFailed(refused.error)
     while "__init__" in vars(kind) and issubclass(kind, errors.UserError):
-        # this class composes its message itself, so raise its parent class with the received message
+        # the class of this error composes its own message, so raise its parent class with the received message
         kind = kind.__bases__[0]
     return kind(refused.error)

@@ -1,7 +1,7 @@
 """Server side of the control plane: accepts and authenticates members, and passes each request to one handler.
 
-Each request has its own task, so a waiting request (for a barrier, or for a lease near the end of the data) blocks no
-other request. A peer that sends garbage loses its connection. A brain also uses this listener.
+Each request runs in a separate task, so a waiting request (for a barrier, or for a lease near the end of the data)
+blocks no other request. A peer that sends garbage loses its connection. A brain also uses this listener.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from springtide.rpc.transport.auth import PendingHandshakes
 log = logging.getLogger(__name__)
 _decoder = msgspec.msgpack.Decoder(messages.RequestFrame)
 
-MAX_IN_FLIGHT = 64  # most requests of one peer to handle at the same time; further requests wait in the socket
+MAX_IN_FLIGHT = 64  # most requests of one peer to handle at the same time; more requests wait in the socket
 
 
 @dataclass(slots=True, eq=False)

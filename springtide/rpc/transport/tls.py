@@ -1,8 +1,8 @@
 """Mutual TLS 1.3 between the processes of a job, with certificates of the job's own authority.
 
 The name in a certificate is a URI, `springtide:JOB/ROLE`, and must contain this job. Host names are not checked,
-because pods change addresses. Each new connection checks whether the files have changed. If new files are unusable,
-the previous ones stay in use.
+because pods change addresses. For each new connection, the process checks whether the certificate files have changed.
+If new files are unusable, the previous ones stay in use.
 """
 
 import asyncio
@@ -63,8 +63,8 @@ async def admit(writer: asyncio.StreamWriter, folder: str) -> str:
     """Run the listener's side of TLS on a new stream, and return the role of the caller's certificate; empty without
     TLS. `Rejected` describes the fault of the caller.
 
-    After a failure the connection is aborted. Do not wait for such a stream to close: an aborted stream never reports
-    that it is closed.
+    After a failure the connection is aborted. Do not wait for an aborted stream to close, because it never reports that
+    it is closed.
     """
     if not folder:
         return ""
@@ -77,7 +77,7 @@ async def admit(writer: asyncio.StreamWriter, folder: str) -> str:
 
 
 def check_stream(writer: asyncio.StreamWriter, folder: str, role: str = "") -> None:
-    """Check that the peer belongs to this job, and has the `role`, if one is given. Otherwise raise `Rejected`."""
+    """Check that the peer belongs to this job, and has the given `role`, if any. Otherwise raise `Rejected`."""
     if folder:
         check(writer.get_extra_info("peercert"), folder, role)
 
@@ -169,7 +169,8 @@ def _context(root: pathlib.Path, protocol: int) -> ssl.SSLContext:
 
 def _meet_oneself(caller: ssl.SSLContext, listener: ssl.SSLContext) -> Identity | None:
     """Test this process's certificate with a handshake in memory, so that a bad certificate fails here and not at a
-    peer."""
+    peer.
+    """
     left, right = ssl.MemoryBIO(), ssl.MemoryBIO()
     calling = caller.wrap_bio(left, right)
     sides = [calling, listener.wrap_bio(right, left, server_side=True)]

@@ -20,13 +20,14 @@ from springtide.platforms.k8s.api.kinds import PODS, Object, ObjectKind, key_of
 
 BUSY = (429, 500, 502, 503, 504)
 """HTTP statuses of an overloaded or failing server. After a 429, the server has not processed the request. After any
-other of these statuses, it may have."""
+other of these statuses, the server may have processed the request.
+"""
 GONE = 410
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 log = logging.getLogger(__name__)
 WITHIN_S = 30.0  # seconds in which to retry; a restarting API server is back sooner
-ONE_TRY_S = 10.0  # seconds to wait for one reply, so that a hanging connection costs at most this much
+ONE_TRY_S = 10.0  # seconds to wait for one reply, so that a dead connection delays a caller by at most this time
 GOODBYE_S = 0.05
 PAGE = 500
 Result = TypeVar("Result")
@@ -136,7 +137,7 @@ class Listing:
 
 
 class Client:
-    """Client of one API server with one identity. For use within one event loop; must be closed."""
+    """Client of one API server with one identity. Use the client within one event loop, and close it."""
 
     def __init__(self, reached: access.Access, *, namespace: str = "", within_s: float = WITHIN_S) -> None:
         try:
@@ -194,7 +195,7 @@ class Client:
             query["continue"] = following
 
     async def create(self, kind: ObjectKind, body: Object, *, namespace: str = "") -> Object:
-        """Create an object. Raise `AlreadyThere` if its name is taken."""
+        """Create an object. Raise `AlreadyThere` if an object of this name exists."""
         space = self._space(kind, namespace or body["metadata"].get("namespace", ""))
         name = body["metadata"].get("name", "")
         return await self._ask("POST", kind.path(space), f"create {kind} {name}", body=body, repeatable=False)

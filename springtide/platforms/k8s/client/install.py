@@ -24,8 +24,8 @@ async def apply(client: Client, objects: list[Object], say: Callable[[str], None
             await client.create(kind, body)
             say(f"{kind.kind} {name}: made")
         except errors.AlreadyThere:
-            # keep existing values, because a new brain secret would lock out existing clients, and our pod security
-            # standard may be too strict for other pods of the namespace.
+            # do not replace existing values, because a new brain secret would lock out existing clients, and our pod
+            # security standard may be too strict for other pods of the namespace.
             if kind in (kinds.SECRETS, kinds.NAMESPACES):
                 say(f"{kind.kind} {name}: exists")
                 continue
@@ -94,7 +94,7 @@ async def deployment(client: Client, name: str, namespace: str, *, needed: bool)
         )
         return InstallCheck(what, not needed, finding)
     ready = (body.get("status") or {}).get("readyReplicas", 0)
-    # one ready brain suffices, because the other brains are standbys
+    # wait for one ready brain only, because the other brains are standbys
     wanted = body["spec"].get("replicas", 1) if name == install_manifests.OPERATOR else 1
     image = body["spec"]["template"]["spec"]["containers"][0]["image"]
     hint = "" if ready >= wanted else f"; see kubectl -n {namespace} describe deployment {name}"

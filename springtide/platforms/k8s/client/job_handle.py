@@ -254,7 +254,7 @@ class PodLogReader:
 
 
 async def tail(client: Client, role: str, pod: Object, give: Callable[[LogLine], object], *, lines: int | None) -> None:
-    """Follow one pod's log to its end. Wait for a pod that has not started."""
+    """Stream one pod's log to its end. Wait for a pod that has not started."""
     while True:
         try:
             name, own = pod["metadata"]["name"], object_names.container_of(pod)

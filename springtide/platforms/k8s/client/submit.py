@@ -27,7 +27,7 @@ MOST_BYTES = 900_000
 """Largest archive of the code, in bytes. A ConfigMap may hold 1 MiB, not counting the base64 encoding; names need the
 rest."""
 LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
-"""Folders that are never uploaded. Folders whose name begins with a dot are not uploaded either."""
+"""Folders that are never uploaded. Folders with a leading dot in their name are not uploaded either."""
 
 Say = Callable[[str], None]
 

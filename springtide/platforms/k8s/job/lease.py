@@ -31,17 +31,17 @@ def now() -> str:
 
 
 class JobLease:
-    """Lease of one job. `holder` names this agent, and survives a restart of its container."""
+    """Lease of one job. `holder` identifies this agent, also after a restart of its container."""
 
     def __init__(self, client: Client, name: str, holder: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self.name, self.holder, self._clock = client, name, holder, clock
         self.lost = asyncio.Event()
-        """Set once another agent holds the lease, or the renewal is too late."""
+        """Set once another agent has the Lease, or once this agent renews it too late."""
         self._renewed_at = 0.0
 
     async def take(self, alive: Alive) -> None:
-        """Wait until this agent can take the Lease: the Lease has no other holder, it has expired, or the holder's
-        pod is gone.
+        """Wait until this agent can take the Lease: it has no other holder, it has expired, or its holder's pod is
+        gone.
         """
         watched = ObservedLease()
         while True:

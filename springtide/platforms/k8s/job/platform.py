@@ -2,8 +2,8 @@
 pods.
 
 If a pod does not start within `pending_s` seconds, the platform reports an exit with the cluster's reason. Roles
-survive their agent: the next agent reads the same plan and pods. A writer never overwrites the plan of a later
-master.
+survive the loss of their agent: the next agent reads the same plan and pods. A writer never overwrites the plan of a
+later master.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 TERM = f"{kinds.GROUP}/term"
 """Annotation of the plan with the term of its last writer."""
-# changes within this many seconds are written together, because an agent starts all first roles in one poll
+# changes within this many seconds are written together, because an agent starts all first roles of a job in one poll
 ROUND_S = 0.02
 
 TICK_S = 0.5
@@ -160,7 +160,9 @@ class KubernetesPlatform:
         self._pods: dict[str, Object] = {}
         self._found: tuple[PodWish, ...] = ()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails when this agent cannot continue: another agent has written the plan, or access to pods is denied."""
+        """Fails when this agent cannot continue, because another agent has written the plan or Kubernetes denies access
+        to pods.
+        """
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -362,7 +364,9 @@ class KubernetesPlatform:
                     self._tell_notice(entry, why)
 
     def _was_never_made(self, entry: PodEntry, at: float) -> bool:
-        """Return True once the operator has seen a plan without this pod, so that it can no longer create it."""
+        """Return True once the operator has seen a plan without this pod, because it can then no longer create
+        the pod.
+        """
         return self.status.observed_generation >= entry.unlisted or at - entry.since > UNSEEN_S
 
 

@@ -84,7 +84,7 @@ class InstallPlan:
     only: str = ""
     """The only namespace whose jobs the operator serves; empty for all namespaces."""
     database: str = ""
-    """URL of a PostgreSQL database for a brain; empty for no brain, so that each master plans alone."""
+    """URL of a PostgreSQL database for a brain; empty for no brain. Without a brain, each master plans alone."""
     brain_secret: str = ""
     """Secret that masters present to the brain, in hex."""
     brain_capacity: str = ""

@@ -1,4 +1,4 @@
-"""Pure. Reads a pod's status: its state in one word with a reason for people, and whether its process runs."""
+"""Pure. Reads the status of a pod: its state in one word, a reason for people, and whether its process runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,7 +41,9 @@ def why(pod: Pod) -> str:
 
 
 def trouble(pod: Pod) -> tuple[str, str]:
-    """Return one word such as Unschedulable, ImagePullBackOff or OOMKilled, and an explanation; empty if healthy."""
+    """Return one word such as Unschedulable, ImagePullBackOff or OOMKilled, and an explanation; return empty strings
+    for a healthy pod.
+    """
     status = pod.get("status") or {}
     phase = status.get("phase")
     if phase == "Failed":
@@ -81,8 +83,9 @@ def _end(done: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def resize_of(pod: Pod) -> str:
-    """Return the state of a resize. Kubernetes reports it in conditions since version 1.33, and in a status field
-    before that."""
+    """Return the state of a resize. Kubernetes reports the state of a resize in conditions since version 1.33, and in a
+    status field before that version.
+    """
     status = pod.get("status") or {}
     pending = kinds.condition(pod, "PodResizePending")
     if pending.get("status") == "True":

@@ -20,8 +20,9 @@ from springtide.platforms.k8s.objects import names
 from springtide.platforms.k8s.objects.job_objects import JobObject, owned
 
 LOCAL, QUIET = 100, 50
-"""Affinity weights (1 to 100). A data worker prefers nodes with trainers of its own job, which keeps batches off the
-network, and then nodes without trainers of other jobs."""
+"""Affinity weights (1 to 100). A data worker prefers nodes with trainers of its own job, because batches then do not
+cross the network. Its second choice is a node without trainers of other jobs.
+"""
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 USER = 10001
@@ -45,7 +46,9 @@ pods."""
 MASTER_RESOURCES = {"requests": {"cpu": "500m", "memory": "512Mi"}}
 """Resources that a master requests; a master may use more than this."""
 PATIENCE_S = 900
-"""Seconds for which roles search for their next master, because its pod may wait for a node or for the image."""
+"""Seconds for which roles search for the job's next master, because the master's pod may wait for a node or for the
+image.
+"""
 MASTER_MODULE = "springtide.launch.k8s.agent_pod"
 POD_MODULE = "springtide.platforms.k8s.job.role_pod"
 
@@ -80,7 +83,7 @@ class Site:
 
 
 def master_pod(job: JobObject, site: Site, *, number: int = 1) -> Object:
-    """Return the master's pod. The kubelet restarts its container; the operator replaces a lost pod."""
+    """Return the master's pod. The kubelet restarts the container of this pod; the operator replaces a lost pod."""
     name = names.master(job.name)
     life = Life(Role(RoleKind.MASTER))
     container = _container(job, site, "master", MASTER_MODULE, (job.namespace, job.name), MASTER_RESOURCES) | {

@@ -166,7 +166,7 @@ class Executor:
             return PodState(phase=pod_status.PENDING)
 
     async def _create(self, kind: ObjectKind, body: Object, job: JobObject) -> bool:
-        """Create an object unless it exists. Raise `NameTaken` if another job owns the existing object."""
+        """Create an object unless it exists. Raise `NameTaken` if the existing object belongs to another job."""
         try:
             await self._client.create(kind, body, namespace=job.namespace)
             return True

@@ -1,5 +1,5 @@
-"""Pure. Snapshot of one job, on which the operator bases its decisions; it is read from the cluster and never
-cached. Also computes the capacity of nodes.
+"""Pure. Snapshot of one job, on which the operator bases its decisions. The operator reads the snapshot from the
+cluster each time. Also computes the capacity of nodes.
 
 `operator.executor` reads the pods first, so that the job's status is never older than its pods. Next:
 `operator.lifecycle` and `operator.pod_plan` decide, `operator.status_reports` reports.

@@ -19,8 +19,8 @@ is no delay.
 """
 LASTED_S = 600.0
 OVERDUE_S = 30.0
-"""Seconds after which the operator ignores a pod that should be gone, but is on a node that does not respond. A
-master in such a pod is harmless, because it no longer has the Lease and the newest term.
+"""Seconds after which the operator ignores a pod that should be gone but whose node does not respond. A master in such
+a pod is harmless, because the master no longer has the Lease and the newest term.
 """
 LOOK_AGAIN_S = 2.0
 RUNNING = "MasterRunning"

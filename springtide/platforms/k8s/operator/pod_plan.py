@@ -1,7 +1,7 @@
 """Pure. Computes the steps that bring a job's pods to its master's plan.
 
-Each life of a role is created once. A pod that was deleted is reported as `Gone`, and the master then requests the
-next life. If a node will be removed, its pods are evicted, so that they drain.
+The operator creates each life of a role once. A deleted pod is reported as `Gone`, and the master then requests the
+role's next life. If Kubernetes will remove a node, the operator evicts the node's pods, so that they drain.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
 """Operator process: watches jobs, plans, pods and nodes, and visits the jobs that a change affects.
 
-A change only puts the job into the `WorkQueue`. Each job has one visit at a time, and failed visits are retried with
-growing delays. The operator stores no progress in users' objects: no annotations, finalizers or peering.
+When something changes, the operator only puts the job into the `WorkQueue`. The operator makes one visit to a job at a
+time, and retries a failed visit with growing delays. The operator stores no progress in users' objects: no annotations,
+finalizers or peering.
 """
 
 import asyncio
@@ -81,10 +82,10 @@ class WorkQueue:
     async def _attend_once(self, key: Key) -> float | None:
         try:
             again_s = await self._attend(key)
-        except errors.Conflict as error:  # another writer was faster, so read the object again
+        except errors.Conflict as error:  # another process changed the object first, so read the object again
             log.debug("%s/%s: %s", *key, error)
             return CONFLICT_S
-        except Exception as error:  # an error in one job must not stop the others
+        except Exception as error:  # an error in one job must not stop the visits to other jobs
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             pause_s = PAUSES_S[min(failures, len(PAUSES_S)) - 1]
             trace = None if isinstance(error, errors.SpringtideError) else error
