@@ -1,6 +1,6 @@
 """Keeps child processes from holding their parent's connections: children end with it, and forks drop its sockets.
 
-The kernel ties the child to the thread that forked it, so an agent forks its child processes in the thread of its event
+The kernel ties the child to the thread that forked it. So an agent forks its child processes in the thread of its event
 loop.
 """
 
@@ -17,7 +17,9 @@ class Connected(Protocol):
     """An object with sockets that only this process may use."""
 
     def abandon(self) -> None:
-        """Release the sockets in a forked child. Other threads of the parent may have held locks at the fork."""
+        """Release the sockets in a forked child. Take no locks, because other threads of the parent may have held them
+        at the fork.
+        """
 
 
 _connected: "weakref.WeakSet[Connected]" = weakref.WeakSet()

@@ -21,7 +21,7 @@ ARGUMENTS = PREFIX + "ARGUMENTS"
 
 @dataclass(frozen=True, kw_only=True)
 class MemberSettings:
-    """Identity of this process in its job, and settings for its host."""
+    """Identity of this process in its job, and settings for the host on which it runs."""
 
     host: str = ""
     """Address at which others reach this process. Empty: the interface that faces the master."""
@@ -37,7 +37,9 @@ class MemberSettings:
     parent: int = 0
     """Process id of the agent on this host; this process ends with it. 0: none."""
     arguments: str = ""
-    """Arguments of this process, as a JSON list. They are here because other users can read a command line."""
+    """Arguments of this process, as a JSON list. The arguments are in a variable, because other users of the machine
+    can read a command line.
+    """
     report_usage: bool = False
     """Report CPU and memory to the master, for an agent on another host."""
     report_every_s: float = 0.5
@@ -91,13 +93,15 @@ class ScriptSettings:
     """Slots of the key space when the script runs alone: a power of two from 64 to 65536. In a job the master decides
     the number."""
     identities: bool = True
-    """Name batches in pushes, so that none is applied twice. Turn this off only to measure its cost: a push whose reply
-    is lost then fails the step, and repeated work counts twice."""
+    """Name batches in pushes, so that none is applied twice. Turn this setting off only to measure its cost: without
+    names, a push whose reply is lost fails the step, and repeated work counts twice.
+    """
     whole_table_bytes: int = 512 << 20
     """Largest table, in bytes, that a script may read whole through `table.weight`: the worker holds it in memory."""
     warm_starts: bool = True
-    """Fork the workers and servers of `springtide run` from one interpreter that has imported torch. Turn this off for
-    a script that does not use torch, or that sets variables which torch reads while it loads."""
+    """Fork the workers and servers of `springtide run` from one interpreter that has imported torch. Turn this setting
+    off for a script that does not use torch, or that sets variables which torch reads while it loads.
+    """
     shared_memory: bool = True
     """Exchange rows with a server on this host through shared memory, not through TCP."""
 
@@ -124,7 +128,7 @@ class ConnectionSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(MemberSettings, SecuritySettings, BrainSettings, ScriptSettings, ConnectionSettings):
-    """All settings of a process of a job. `load()` creates it; no other code reads the environment."""
+    """All settings of a process of a job. `load()` creates this object; no other code reads the environment."""
 
 
 def load(overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None) -> Settings:
@@ -155,8 +159,8 @@ def live_variables() -> MutableMapping[str, str]:
 def child_environment(
     settings: Mapping[str, str], others: Mapping[str, str], given: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return a child's environment. Later sources override earlier ones: `others` (defaults for other programs), this
-    process's environment, `given` (from the spec), `settings`.
+    """Return a child's environment. Later sources override earlier sources: `others` (defaults for other programs),
+    this process's environment, `given` (from the spec), `settings`.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     known = {field.name for field in fields(Settings)}

@@ -23,7 +23,7 @@ class BadInput(UserError, ValueError):
 
 
 class OtherVersion(BadInput):
-    """A file that another version of Springtide wrote, in a format that this version does not read."""
+    """A file in a format that this version of Springtide does not read, because a different version wrote the file."""
 
     def __init__(self, what: str, found: object, reads: object, then: str = "use the version that made it") -> None:
         super().__init__(

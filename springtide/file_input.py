@@ -25,7 +25,7 @@ Trail = tuple[str | int, ...]
 
 
 class InputFile:
-    """A file and its text, for error messages that name a line and a field."""
+    """A file and its text. Error messages name a line and a field of it."""
 
     def __init__(self, path: pathlib.Path, text: str) -> None:
         self.path, self.text = path, text
@@ -128,7 +128,7 @@ def parse(path: pathlib.Path, text: str) -> Any:
             raise errors.BadInput(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
         except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets in brackets
             raise errors.BadInput(f"{path}: not JSON: {error}") from None
-    import yaml  # imported here, because the import takes 20 ms
+    import yaml  # imported late, because the import takes 20 ms
 
     try:
         return yaml.safe_load(text)

@@ -1,9 +1,8 @@
 """Fork server: an interpreter that has done its imports and forks processes on request. This module also has the
 client's side of a fork.
 
-Each `ForkRequest` comes with a socket for reports, a gate that lets the fork start, and optionally a log. Forks end
-with the server, and the server ends with its owner. The server starts no threads, because forks would not inherit
-them.
+With each `ForkRequest` come a socket for reports, a gate that lets the fork start, and optionally a log file. Forks end
+with the server, and the server ends with its owner. The server starts no threads, because forks would not inherit them.
 """
 
 import contextlib
@@ -57,7 +56,9 @@ class Fork(NamedTuple):
 
     request: ForkRequest
     reports: int
-    """Socket to the client, for `report`. The fork must close it, so that its own children do not keep it."""
+    """Socket to the client, for `report`. The fork must close this socket, so that the fork's children do not inherit
+    it.
+    """
 
     def report(self, text: str) -> None:
         """Send the client a text, once, and close the socket."""
@@ -99,7 +100,7 @@ class ForkServer:
         parent = os.getpid()
         try:
             with warnings.catch_warnings():
-                # the only other threads are those of BLAS, which supports forks
+                # only BLAS has other threads at this time, and BLAS supports forks
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
         except OSError as problem:  # the process limit is reached; the server and its forks continue
@@ -191,7 +192,9 @@ class ForkedProcess:
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def report(self, timeout_s: float) -> str | None:
-        """Wait for the text that the fork reports; return None if it ends first. Raise TimeoutError."""
+        """Wait for the text that the fork reports; return None if the fork ends before its report. Raise
+        TimeoutError.
+        """
         self._reports.settimeout(timeout_s)
         report = self._reports.recv(LARGEST)
         if report[:1] == SAID:
@@ -212,7 +215,7 @@ class ForkedProcess:
         return self._returned
 
     def _end(self, report: bytes) -> None:
-        # if there is no status, the fork server died, and the fork died with it
+        # without a status, the fork server has died, and the fork has died with it
         status = STATUS.unpack(report)[1] if report else int(signal.SIGKILL)
         with self._lock:
             self._returned = os.waitstatus_to_exitcode(status)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 def without_collection() -> Iterator[None]:
     """Collect no garbage while the block imports modules.
 
-    The collector never searches the objects of these modules again, nor when the process ends: torch alone creates
-    200,000 objects, and they live as long as the process.
+    The garbage collector skips the objects of these modules from now on, also at the end of the process. torch alone
+    creates 200,000 objects that live as long as the process.
     """
     gc.disable()
     try:

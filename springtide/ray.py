@@ -1,7 +1,8 @@
 """Trains a job from inside a user's Ray program, with `springtide.ray.run(job)`.
 
-The job runs on the Ray cluster to which the program is connected. `springtide status`, `logs`, `scale` and `stop`
-work on it too, as on jobs of `springtide submit --platform ray`. That command uses this module's `submit`.
+The job runs on the Ray cluster to which the program is connected. `springtide status`, `logs`, `scale` and `stop` also
+work on the job, as on jobs of `springtide submit --platform ray`. `springtide submit --platform ray` calls this
+module's `submit`.
 
     status = springtide.ray.run("train.py", arguments=("--epochs", "3"))
 """
@@ -37,10 +38,10 @@ def run(
 ) -> JobStatus:
     """Train a job to its end and return the final status.
 
-    `job` is a script, a YAML file (`.yaml`, `.yml`) or an `ElasticJob`. `fields` override fields of `ElasticJob`.
-    The call uses the program's Ray connection. Without such a connection, the call connects to `address` or to this
-    machine's cluster. Ctrl-C, or an exception in `on_status`, drains the job; then it is raised again. A second Ctrl-C
-    kills the job.
+    `job` is a script, a YAML file (`.yaml`, `.yml`) or an `ElasticJob`. `fields` override fields of `ElasticJob`. The
+    call uses the program's Ray connection. If the program has no Ray connection, the call connects to `address` or to
+    this machine's cluster. Ctrl-C, or an exception in `on_status`, drains the job; then it is raised again. A second
+    Ctrl-C kills the job.
     """
     wanted, folder = job_of(job, fields)
     reach = RayJobHandle(submit(wanted, folder, {"address": address} if address else {}, print))

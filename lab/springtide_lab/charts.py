@@ -1,6 +1,6 @@
 """Draw pictures of benchmarks and reproductions: panels of curves or horizontal bars, saved as PNG.
 
-In: `Panel`s, each with `Curve`s or `Bar`s. Out: PNG files.
+In: `Panel`s with `Curve`s or `Bar`s. Out: PNG files.
 """
 
 import pathlib
@@ -34,7 +34,7 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One pair of axes with its curves or bars."""
+    """A pair of axes with curves or bars."""
 
     x: str = ""
     y: str = ""

@@ -1,7 +1,7 @@
 """The command line: verbs, exit codes, and errors without tracebacks.
 
-Commands that show a job return 0 if they could show it, even if the job failed. A verb's module declares the verb's
-options. The module is imported when the verb is called, so that `springtide --help` stays fast.
+Commands that show a job return 0 if they could show the job, even if the job itself failed. A verb's module declares
+the verb's options. The module is imported when the verb is called, so that `springtide --help` stays fast.
 """
 
 import importlib
@@ -73,7 +73,9 @@ VERBS = {
 
 
 class VerbGroup(typer.core.TyperGroup):
-    """All verbs of the command line. A verb has its name and summary at first, and its command once it is called."""
+    """All verbs of the command line. A verb has a name and a summary at first. It gets its command when the user calls
+    the verb.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

@@ -29,7 +29,9 @@ class HostCheck:
 
 @verb("springtide doctor --json")
 def doctor(as_json: JsonOnly = False) -> int:
-    """Check that this machine has everything that training needs; suggest fixes and print versions for bug reports."""
+    """Check that this machine has everything that training needs; suggest fixes for what is missing, and print versions
+    for bug reports.
+    """
     findings = [check() for check in CHECKS]
     marks = {"ok": "ok     ", "slow": "slow   ", "missing": "MISSING"}
     lines = []

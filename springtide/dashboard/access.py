@@ -1,7 +1,8 @@
 """Decides which requests the dashboard answers: under this machine's names, with the token, orders only from its page.
 
-Without the check of `Host`, another web page could read a job's data by DNS rebinding. Without the token, other users
-of this machine could read it. The page gets the token in the fragment of its URL, which a browser sends to nobody.
+Without the check of `Host`, a foreign web page could read a job's data by DNS rebinding. Without the token, other users
+of this machine could read a job's data. The page gets the token in the fragment of its URL, which a browser sends to
+nobody.
 """
 
 import hmac

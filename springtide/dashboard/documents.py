@@ -1,4 +1,5 @@
-"""Documents of the dashboard's API. `openapi` describes them, and `tools/dashboard_types.py` writes their TypeScript.
+"""Documents of the dashboard's API. `openapi` describes the documents, and `tools/dashboard_types.py` writes their
+TypeScript types.
 
 Statuses, progress points and points of online jobs appear as they are in the product; the classes here add the rest.
 """
@@ -18,7 +19,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerInfo(Document, frozen=True, kw_only=True):
-    """What this dashboard serves."""
+    """Description of what this dashboard serves."""
 
     version: str
     folder: str
@@ -28,7 +29,7 @@ class ServerInfo(Document, frozen=True, kw_only=True):
     brain: bool
     """True if a brain has served jobs here, so that the cluster can be shown."""
     control: bool
-    """True if this dashboard may scale and stop jobs."""
+    """True if users of this dashboard may scale and stop jobs."""
 
 
 class JobRow(Document, frozen=True, kw_only=True):
@@ -74,7 +75,7 @@ class JobPage(Document, frozen=True, kw_only=True):
     planned: bool
     """True if the job's planner has saved a view, so that the plan can be shown."""
     trouble: str = ""
-    """Why this status may be old; empty if the master has answered."""
+    """Reason why this status may be old; empty if the master has answered."""
 
 
 class EventRow(Document, frozen=True, kw_only=True):
@@ -91,7 +92,7 @@ class EventRow(Document, frozen=True, kw_only=True):
     inputs: dict[str, Any] = {}
     """All other fields of the event."""
     explained: bool = False
-    """True if the inputs of this decision were recorded, so that its alternatives can be computed."""
+    """True if the job recorded the inputs of this decision, so that the dashboard can compute its alternatives."""
 
 
 class JobHistory(Document, frozen=True, kw_only=True):
@@ -147,7 +148,7 @@ class Checkpoint(Document, frozen=True, kw_only=True):
     kept: bool
     """True if the files still exist, with the sizes that the manifest gives."""
     apart: tuple[str, ...]
-    """Servers on whose disks some files are."""
+    """Servers with files on their own disks."""
     verified: bool
 
 
@@ -173,7 +174,7 @@ class LogPage(Document, frozen=True, kw_only=True):
     """All roles that have logs."""
     lines: tuple[LogText, ...]
     shortened: bool
-    """True if there are more lines than the page may have."""
+    """True if the file has more lines than one page may contain."""
 
 
 class Candidate(Document, frozen=True, kw_only=True):
@@ -212,7 +213,7 @@ class TriedShape(Document, frozen=True, kw_only=True):
     throughput: float | None = None
     allowed: bool = False
     why: str = ""
-    """Why there is no prediction, or why the job may not have this shape."""
+    """Reason why the shape has no prediction, or why the job may not have this shape."""
 
 
 class Done(Document, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from springtide.dashboard.page_socket import LOOPBACK, ServerOrder, listen, new_
 from springtide.telemetry.logs import RunFiles, open_log
 
 MODULE = "springtide.dashboard.server"
-AGAIN_S = 5.0  # seconds before another connection may start a server that has ended
+AGAIN_S = 5.0  # seconds after the end of a server before a new connection may start another server
 END_S = 5.0  # seconds that a server may take to end
 
 

@@ -44,7 +44,7 @@ class DashboardSources(NamedTuple):
 
 
 class ApiCall(NamedTuple):
-    """One request: its path parameters, its query and its body."""
+    """One request to the API: its path parameters, its query and its body."""
 
     sources: DashboardSources
     parameters: Mapping[str, Any]

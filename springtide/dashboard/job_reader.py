@@ -1,7 +1,7 @@
 """Reads the documents about jobs: from their handles on any platform, and from the run folders of this machine.
 
-Methods block on disks and sockets, so `endpoints` calls them in threads. Each file is read again only after it has
-changed.
+Methods wait for disks and sockets, so `endpoints` calls them in threads. The reader loads a file again only after the
+file has changed.
 """
 
 import pathlib
@@ -55,9 +55,11 @@ class JobReader:
     def __init__(self, where: JobLocation) -> None:
         self.where = where
         self._files: dict[pathlib.Path, tuple[tuple[int, int], Any]] = {}
-        """Newest content of each file that was read, with its size and time of change."""
+        """Newest content of each file that was read, with the file's size and time of change."""
         self._polled: dict[str, list[ProgressPoint]] = {}
-        """Progress of jobs on clusters since this dashboard was opened, because their files are not here."""
+        """Progress of jobs on clusters since this dashboard was opened. The files of such jobs are not on this
+        machine.
+        """
 
     def find(self, name: str) -> JobHandle:
         return job_lookup.find(name, self.where)

@@ -1,8 +1,8 @@
 """Exports checkpoints for serving, once or continuously. An export is full, or has only the changes since an earlier
 export.
 
-In: a checkpoint, a URL, and for a delta the number of its base export. Out: an export at the URL (`export_folder`).
-Memory holds one slot, the dense tensors and some buffers, for any size of model.
+In: a checkpoint, a URL, and for a delta the number of its base export. Out: an export at the URL (`export_folder`). The
+exporter holds only one slot, the dense tensors and some buffers in memory, however large the model is.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 # all exports back to the last full export.
 WHOLE_EVERY = 12
 # number of full exports to keep, because a reader that has just found the previous full export must still be able to
-# read it
+# read its files
 KEPT_WHOLE = 2
 Found = dict[int, tuple[Keys, Rows]]
 """Sorted keys and rows, by table."""
@@ -165,7 +165,7 @@ def make(
             f"export {since} at {url} cannot be the base of a delta: {why}. Export everything, without --since"
         )
     there = export_folder.place_for(url, manifest.number)
-    # delete the card first: without it, an export that is made again is invisible until it is complete
+    # delete the card first: while an existing export is written again, readers must not find it
     there.remove(export_folder.CARD)
     with contextlib.ExitStack() as stack:
         spool = Spool(stack.enter_context(table_files.spool_folder(there)))
@@ -283,7 +283,8 @@ def parse_since(text: str) -> DeltaBase:
 
 def base_of(since: DeltaBase, cards: Sequence[ExportCard], *, before: int) -> int:
     """Return the newest export up to that moment, if it is older than checkpoint `before`. Raise MissingFile if there
-    is none."""
+    is no such export.
+    """
     known = [card for card in cards if card.number < before]
     if since.unit == "step" and known and not any(card.step for card in known):
         raise errors.BadInput(
@@ -323,13 +324,14 @@ def outdated(cards: Sequence[ExportCard]) -> list[int]:
 
 
 class ContinuousExport:
-    """Exports of one job at one URL. A new process continues with the existing exports."""
+    """The exports of one job at one URL. A new process continues with the existing exports."""
 
     def __init__(
         self, place: FileStore, url: str, *, format: Format = "safetensors", copies: FileStore | None = None
     ) -> None:
-        """Open the exports at `url`. `copies` is a second place for the checkpoints of a job whose servers have their
-        own disks."""
+        """Open the exports at `url`. `copies` is a second location of the checkpoints, for a job whose servers have
+        their own disks.
+        """
         self._place, self._url, self._format, self._copies = place, url, format, copies
         self._tidy = False
 
@@ -341,7 +343,9 @@ class ContinuousExport:
         return min(every_s, max(0.0, export_folder.read_card(self._url, numbers[0]).made_at + every_s - now))
 
     def once(self, progress: Callable[[int], None] = lambda slot: None) -> ExportCard | None:
-        """Export the newest checkpoint. Return None if there is no checkpoint, or if the newest is already exported."""
+        """Export the newest checkpoint. Return None if there is no checkpoint, or if the newest checkpoint is already
+        exported.
+        """
         found = self._newest()
         if found.manifest is None:
             if found.troubles:

@@ -29,7 +29,7 @@ from springtide.export import export_folder, exporter
 from springtide.export.table_files import ExportedModel, Keys
 
 SEED = 0
-"""Seed of both builds of the model, so that tensors which no export has are equal on both sides."""
+"""Seed for both builds of the model, so that tensors which no export contains are equal in both builds."""
 
 FEW_NAMES = 5
 """Names of tables in an error."""
@@ -67,8 +67,9 @@ class ServingCheck:
     """Number of compared numbers."""
     tables: dict[str, LookedUpIds] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
-    """Tensors of the model that the export lacks. For these tensors, both sides use the values from the function that
-    builds the model."""
+    """Tensors of the model that the export lacks. For these tensors, both builds use the values from the function that
+    builds the model.
+    """
 
 
 class _RecordedLookups(Lookups):
@@ -159,8 +160,9 @@ class _ServedModel:
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
-    """Call the model. A tuple has its arguments. A dict has arguments by name, if all names are parameters of
-    forward(); any other dict is one argument, like any other object."""
+    """Call the model. The items of a tuple are the arguments. The items of a dict are arguments by name, if all names
+    are parameters of forward(). Any other dict is one argument, like any other object.
+    """
     if isinstance(inputs, tuple):
         return model(*inputs)
     if isinstance(inputs, dict) and set(inputs) <= set(inspect.signature(model.forward).parameters):

@@ -43,7 +43,7 @@ class ExportedTable:
     """How rows of missing keys start; None if an earlier version made the export."""
 
     def look_up(self, ids: npt.ArrayLike) -> Rows:
-        """Return a row for each id, as the job would: trained rows, and initial values for all other ids."""
+        """Return a row for each id, as the job would return it: trained rows, and initial values for untrained ids."""
         wanted = np.asarray(ids, dtype=np.int64).reshape(-1)
         at = _positions(self.keys, wanted)
         trained = at >= 0
@@ -96,7 +96,7 @@ Counts = npt.NDArray[np.uint32]
 
 
 class UnusableBase(errors.BadInput):
-    """Raised if an index does not match its card, so that no delta can build on it."""
+    """Error for an index that does not match its card. No delta can build on such an index."""
 
 
 def sums_of(rows: Rows) -> Sums:
@@ -228,7 +228,7 @@ class Spool:
 
     def _flush(self) -> None:
         for column, parts in self._held.items():
-            # open the file for each write, because there may be too many tables to keep all files open
+            # open the file for each write, because there may be more tables than a process may have open files
             with open(self._folder / column, "ab") as file:
                 for part in parts:
                     file.write(part.data)

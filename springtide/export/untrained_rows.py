@@ -1,4 +1,4 @@
-"""Rows of keys that were never trained: what a server answers for them, computed from an export alone.
+"""Rows of keys that were never trained: the same rows as a server returns, computed from an export alone.
 
 In: a table's id, its init and the job's seed, from the card of an export. Out: the rows that the store's
 `kernels/row_init.cpp` makes, equal to the bit wherever log, cos and sin agree. `docs/how-to/export.md` gives

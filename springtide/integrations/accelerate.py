@@ -1,8 +1,8 @@
 """Runs a loop of Hugging Face Accelerate in a job: `from springtide.integrations.accelerate import Accelerator`.
 
 In: the model, optimizers, training DataLoader and schedulers of `accelerator.prepare`. Out: what Accelerate returns for
-them, but the loop gets the job's batches. Each worker is the only process of its Accelerate, so validation loaders are
-not divided and `gather_for_metrics` returns its argument. Next: worker/job.py.
+them, but the loop gets the job's batches. Each worker is the only process of its Accelerate program. So validation
+loaders are not divided, and `gather_for_metrics` returns its argument. Next: worker/job.py.
 """
 
 import functools
@@ -33,7 +33,7 @@ NO_STATES = (
 
 
 class Accelerator(accelerate.Accelerator):
-    """`accelerate.Accelerator` whose loop trains in a job, or alone if there is no job."""
+    """An `accelerate.Accelerator` whose loop trains in a job. Without a job, the loop trains alone."""
 
     def __init__(
         self,
@@ -51,12 +51,13 @@ class Accelerator(accelerate.Accelerator):
                 "expected 1: use a larger batch_size in the DataLoader"
             )
         self.job = be_worker(self, settings)
-        """Job that this worker belongs to."""
+        """The job to which this worker belongs."""
         self._options = dict(prepare or {})
 
     def prepare(self, *args: Any, device_placement: Any = None) -> Any:
-        """Prepare the model, its optimizers and the training DataLoader in one call, as `job.prepare` does. The first
-        DataLoader is the training one. Objects without an optimizer among them are prepared by Accelerate alone."""
+        """Prepare the model, its optimizers and the training DataLoader in one call, like `job.prepare`. The first
+        DataLoader is the training one. Objects without an optimizer among them are prepared by Accelerate alone.
+        """
         given = list(args)
         optimizers = places_of(given, torch.optim.Optimizer)
         if optimizers:

@@ -1,7 +1,7 @@
-"""Turns a model whose training has ended back into a plain model, so that it can load the weights of a checkpoint.
+"""Turns a trained model back into a plain model, so that the model can load the weights of a checkpoint.
 
-In: a model with served tables. Out: the same modules as torch has them, with weights in this process that are not set
-yet. The trained rows stay on the servers. Next: the framework's load_state_dict sets the weights.
+In: a model with served tables. Out: the same modules as plain torch modules, with unset weights in this process. The
+trained rows stay on the servers. Next: the framework's load_state_dict sets the weights.
 """
 
 from typing import Any

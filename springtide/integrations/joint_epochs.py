@@ -1,7 +1,7 @@
 """Epochs of a framework's loop in a job: they begin on all workers, or on none.
 
-In: each worker's decision to go on or to end. Out: whether the next epoch begins. As soon as one worker ends the
-training, all workers end with their current epoch. Next: worker/job.py.
+In: each worker's decision to continue or to end the training. Out: whether the next epoch begins. As soon as one worker
+ends the training, all workers end after their current epoch. Next: worker/job.py.
 """
 
 import logging
@@ -17,11 +17,12 @@ class JointEpochs:
     def __init__(self, job: Job, total: int) -> None:
         self._job, self._epochs = job, job.epochs(total)
         self.ended = False
-        """Whether another worker has ended the training."""
+        """Whether a different worker has ended the training."""
 
     def begin(self) -> bool:
-        """Begin an epoch. Return False if another worker has ended the training. End the script of a worker that must
-        leave."""
+        """Begin an epoch. Return False if a different worker has ended the training. End the script of a worker that
+        must leave.
+        """
         if next(self._epochs, None) is None:
             raise SystemExit(0)
         self.ended = not self._job.reduce(True, "min")

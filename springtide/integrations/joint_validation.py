@@ -19,7 +19,7 @@ MOST_BYTES = 8 * 2**20 - 2**16
 
 
 class Seat(NamedTuple):
-    """This worker's place among the workers that divide a validation."""
+    """This worker's index among the workers that divide a validation."""
 
     place: int | None
     """None for a worker that has no part."""
@@ -39,8 +39,9 @@ def seat(job: Job) -> Seat:
 
 
 def gather(job: Job, value: Any) -> list[Any] | None:
-    """Return the values of all workers; None if a job cannot pass them on, because they are too large or of a kind
-    that cannot be sent."""
+    """Return the values of all workers; return None if the values are too large to send, or of a kind that a job cannot
+    send.
+    """
     try:
         size = len(state_image.encode_state(value))
     except errors.BadInput:

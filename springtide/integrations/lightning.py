@@ -1,8 +1,8 @@
 """Runs a LightningModule in a job: `lightning.Trainer(strategy=SpringtideStrategy())`.
 
-In: the module, its optimizers and the training DataLoader of `Trainer.fit`. The strategy passes them to `job.prepare`.
+In: the module, its optimizers and the DataLoader for `Trainer.fit`. The strategy passes them to `job.prepare`.
 Out: the Trainer's loop over the batches of the job. Validation runs at the end of an epoch, when all workers see all
-updates. Each worker validates a part of the data, and all workers get the metrics of the whole. Next: worker/job.py.
+updates. Each worker validates one part of the data, and all workers get metrics over all data. Next: worker/job.py.
 
 The Trainer's counters, schedulers and callbacks are a registered object of the job, so a restarted worker continues
 with them.
@@ -63,7 +63,7 @@ class SpringtideStrategy(SingleDeviceStrategy):
         super().__init__()
         self._settings, self._options = dict(settings or {}), prepare
         self.job = jobs.join(**self._settings)
-        """Job that this worker belongs to."""
+        """The job to which this worker belongs."""
         self.global_rank = rank_zero_only.rank = self.job.rank
         self.optimizers: list[Any]
         self._loader: Any = None
@@ -83,7 +83,7 @@ class SpringtideStrategy(SingleDeviceStrategy):
         if trainer.state.fn == TrainerFn.FITTING:
             refuse(trainer)
             if self._fetcher is not None and self.job.alone:
-                self.job = jobs.join(**self._settings)  # another fit() of the same program
+                self.job = jobs.join(**self._settings)  # the same program has called fit() again
             self._loader = None
             trainer.fit_loop._combined_loader = None
             trainer.fit_loop.setup_data()
@@ -200,7 +200,7 @@ class JobFetcher(_DataFetcher):
         self._pass = None
 
     def close(self) -> None:
-        """End training on this worker. The other workers end with their current epoch."""
+        """End training on this worker. The remaining workers end after their current epoch."""
         self.leave_pass()
         self.epochs.end()
 
@@ -233,7 +233,7 @@ class JobFetcher(_DataFetcher):
             loop._batches_that_stepped += 1
 
     def _validate(self, loop: Any) -> None:
-        """Validate this worker's part of the data, or all of it if it cannot be divided."""
+        """Validate this worker's part of the data. If the data cannot be divided, validate all of it."""
         loop.setup_data()
         loaders, most = [] if loop._combined_loader is None else loop._combined_loader.flattened, loop._max_batches
         if len(loaders) == 1 and self._divides(loaders[0]):
@@ -265,7 +265,7 @@ class JointMetrics(Callback):
     def __init__(self, job: jobs.Job, fetcher: JobFetcher) -> None:
         self._job, self._fetcher = job, fetcher
         self.seat: joint_validation.Seat | None = None
-        """This worker's place in a divided validation; None if each worker validates all data."""
+        """This worker's index in a divided validation; None if each worker validates all data."""
         self._states: lightning_metrics.MetricStates | None = None
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,7 +1,7 @@
 """Metrics of a Lightning validation that the workers share: the values of `self.log` and the metrics of torchmetrics.
 
-In: the states that each worker has after its part of the validation data. Out: the states after the whole data, on
-every worker, before a module or a callback reads them. Next: integrations/lightning.py passes them between workers.
+In: the states that each worker has after its part of the validation data. Out: on every worker, the states for all
+data, before a module or a callback reads them. Next: integrations/lightning.py sends the states between workers.
 """
 
 from collections.abc import Mapping, Sequence

@@ -53,7 +53,7 @@ class RecboleTrainer(recbole.trainer.Trainer):
         refuse(config)
         super().__init__(config, model)
         self.job = jobs.join(**(settings or {}))
-        """Job that this worker belongs to."""
+        """The job to which this worker belongs."""
         self.model: torch.nn.Module
         self.optimizer: Any
         self.evaluator: Any
@@ -129,7 +129,9 @@ class RecboleTrainer(recbole.trainer.Trainer):
         model.load_other_parameter(checkpoint.get("other_parameter"))
 
     def _save_checkpoint(self, epoch: int, verbose: bool = True, **kwargs: Any) -> None:
-        """Write the model on rank 0. RecBole also writes its Config, which could be read only by unpickling."""
+        """Write the model file, on rank 0 only. RecBole also writes its Config, but a reader would have to unpickle the
+        Config.
+        """
         if self.job.rank == 0:
             path, model = kwargs.get("saved_model_file", self.saved_model_file), cast(Any, self.model)
             state = {"epoch": epoch, "state_dict": model.state_dict(), "other_parameter": model.other_parameter()}
@@ -169,7 +171,7 @@ class Interactions(torch.utils.data.Dataset[Any]):
 
 
 class JobLoader:
-    """Loader of RecBole whose batches are those of the job."""
+    """A RecBole loader that yields the job's batches."""
 
     def __init__(self, loader: Any, batches: Batches, epochs: JointEpochs) -> None:
         self.shuffle = loader.shuffle

@@ -1,8 +1,8 @@
 """Runs the Trainer of Hugging Face transformers in a job: `from springtide.integrations.transformers import Trainer`.
 
 In: the Trainer's model, optimizer and training data, which `job.prepare` gets. Out: the Trainer's loop over the job's
-batches, epoch by epoch. Evaluation runs between epochs, when all workers see all updates: each worker evaluates a part
-of the data, and the metrics are those of the whole. Next: worker/job.py.
+batches, epoch by epoch. Evaluation runs between epochs, when all workers see all updates. Each worker evaluates one
+part of the data, and the metrics cover all data. Next: worker/job.py.
 
 The Trainer's state and callbacks are a registered object of the job, so a restarted worker continues with them.
 """
@@ -63,7 +63,7 @@ class Trainer(transformers.Trainer):
         {"sync": "bsp"}."""
         super().__init__(*args, **kwargs)
         self.job = be_worker(self.accelerator, settings)
-        """Job that this worker belongs to."""
+        """The job to which this worker belongs."""
         self.model: Any
         self.compute_metrics: Any
         self._options = dict(prepare or {})
@@ -112,7 +112,7 @@ class Trainer(transformers.Trainer):
         )
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        """Prepare the job here, because the Trainer then counts the steps of this worker."""
+        """Prepare the job before the Trainer counts steps, because it then counts the steps of this worker."""
         optimizer = self.create_optimizer()
         self.model, self.optimizer, batches = self.job.prepare(self.model, optimizer, dataloader, **self._options)
         self.model_wrapped = self.model

@@ -49,7 +49,7 @@ class JobLocation:
 
 
 def find(name: str | None, where: JobLocation) -> JobHandle:
-    """Return the job of this name, or the newest job. Raise MissingFile if there is none."""
+    """Return the job of this name, or the newest job. Raise MissingFile if there is no such job."""
     if where.remote:
         reach = load(where.platform, REACHES)
         if name is None:

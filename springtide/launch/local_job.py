@@ -98,7 +98,7 @@ async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], No
 
     def seen_first(status: JobStatus) -> None:
         if exporter is not None and not exporter.begun:
-            # start to export only when a master runs, because until then the folder may belong to another run
+            # start exports only after a master runs, because the folder may belong to a different run until then
             exporter.begin()
         seen(status)
 

@@ -43,7 +43,7 @@ class SubmitReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> int:
-    """Start the agent: fork once, so that the submitter need not wait for this process."""
+    """Start the agent in a forked child, so that the submitter need not wait for the agent."""
     if os.fork():
         return 0
     folder = pathlib.Path(sys.argv[1])

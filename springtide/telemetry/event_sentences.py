@@ -31,8 +31,10 @@ SENTENCES = {
 
 
 def sentences(began_at: float, story: Sequence[Event]) -> list[dict[str, Any]]:
-    """Return the events of a job as sentences. Events that explain or change nothing are left out. A sentence that
-    repeats one of the latest sentences is counted there: `times`, and `until` for the last time."""
+    """Return the events of a job as sentences. Events that neither explain nor change anything are left out. A sentence
+    that repeats one of the latest sentences is counted with the earlier one: `times` is the count, and `until` the last
+    time.
+    """
     described: list[dict[str, Any]] = []
     keys: list[str] = []
     feeding: Any = None

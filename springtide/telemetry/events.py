@@ -78,7 +78,7 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """Return the event in a line, even if a partial line comes before it. Return None if there is no event."""
+    """Return the event in a line, even after a partial line. Return None if the line has no event."""
     for begin in (0, line.rfind(BEGIN)):
         if begin >= 0:
             with contextlib.suppress(*UNDECODABLE):
@@ -154,8 +154,9 @@ class Series(Generic[T]):
 
 
 def read_points(path: pathlib.Path, kind: type[T], *, strict: bool = False) -> list[T]:
-    """Return all points of a file. Return none if the file does not exist. With `strict`, an invalid line raises an
-    error that names the line; it is for files that people write. Without `strict`, an invalid line is skipped.
+    """Return all points of a file. Return no points if the file does not exist. With `strict`, an invalid line raises
+    an error that names the line. Use `strict` for files that people write. Without `strict`, an invalid line is
+    skipped.
     """
     try:
         lines = path.read_bytes().split(b"\n")

@@ -123,7 +123,7 @@ class LogTail:
 
     def __init__(self, path: pathlib.Path, at: int = 0) -> None:
         self._path, self.at = path, at
-        """`at`: bytes read so far, up to a line's end."""
+        """`at`: number of bytes read so far, up to the end of a line."""
 
     def more(self, most: int = -1) -> list[str]:
         """Return new lines, with at most this many bytes."""
@@ -199,14 +199,14 @@ class RunCard(msgspec.Struct, frozen=True, kw_only=True):
     """Start time of the agent's process, in kernel ticks. The start time distinguishes two processes that had the same
     process id."""
     platform: str = "local"
-    """Platform of the job. On platforms other than local, this folder has only the card."""
+    """Platform of the job. For a job on a platform other than local, this folder has only the card."""
     where: dict[str, str] = {}
     """How to find the job on its platform: an address, a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """One run folder, with its card."""
+    """The folder of one run, with its card."""
 
     files: RunFiles
     card: RunCard

@@ -19,18 +19,19 @@ from springtide import config
 from springtide.domain.core import redaction
 
 MOST_HELD = 1 << 20
-"""Most bytes to keep for a reader that does not read; this is some minutes of progress lines. Further output is
-dropped."""
+"""Most bytes to hold for a reader that does not read; this is enough for some minutes of progress lines. Further output
+is dropped.
+"""
 PIPE_ROOM = 4096
-"""Number of bytes that a pipe accepts without blocking when `poll` says that it is writable (PIPE_BUF)."""
+"""Number of bytes that a pipe accepts without blocking when `poll` reports the pipe as writable (PIPE_BUF)."""
 READER_WAIT_S = 0.1
-"""Seconds to wait until a busy reader catches up. After such a wait, writes do not wait again until the reader has
-read some output.
+"""Seconds for which a write waits for a busy reader. After a write has waited in vain, later writes do not wait until
+the reader has read some output.
 """
 
 
 class SteadyOutput(io.RawIOBase):
-    """A file descriptor whose `write` always succeeds and never waits long."""
+    """A file descriptor whose `write` always succeeds and never waits for long."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -60,7 +61,7 @@ class SteadyOutput(io.RawIOBase):
         return size
 
     def finish(self) -> None:
-        """Write all output that was kept, even if the reader is slow, because the program has nothing else to do."""
+        """Write all held output, even if the reader is slow, because the program has nothing else to do."""
         with self._lock:
             self._write_held(None)
 
@@ -104,8 +105,8 @@ class SteadyOutput(io.RawIOBase):
 
 
 def keep_going() -> None:
-    """Make standard output and error of this process independent of slow readers. Streams that other code has
-    installed stay.
+    """Make standard output and error of this process independent of slow readers. Do not replace streams that other
+    code has installed.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -162,8 +163,9 @@ def redact_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def option_pairs(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments, and also each option joined with its value (`--option=value`), so that secrets in them are
-    found."""
+    """Return the arguments, and also each option joined with its value (`--option=value`), so that the caller finds
+    secrets in joined options too.
+    """
     pairs = [f"{name}={value}" for name, value in itertools.pairwise(arguments) if name.startswith("-")]
     return [*arguments, *pairs]
 

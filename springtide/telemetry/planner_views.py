@@ -61,8 +61,9 @@ def write(path: pathlib.Path, shown: PlannerView) -> None:
 
 
 def keep(files: RunFiles, epoch: int) -> None:
-    """Keep the present view as the one behind the plan of this epoch, so that people can see its alternatives later. A
-    file system without hard links keeps none."""
+    """Record the present view as the basis of this epoch's plan, so that people can see the plan's alternatives later.
+    A file system without hard links keeps none.
+    """
     with contextlib.suppress(OSError):
         files.views.mkdir(mode=private_files.FOLDER, exist_ok=True)
         os.link(files.view, files.views / f"{epoch}.json")

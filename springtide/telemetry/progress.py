@@ -20,8 +20,9 @@ class ProgressPoint:
     at: float
     """Time of day, as Unix time in seconds."""
     samples: int
-    """Samples trained so far, including those of the run from which this run resumed. After the loss of a server, the
-    number may fall, because samples are trained again."""
+    """Number of samples trained so far, including the samples of the run from which this run resumed. After the loss of
+    a server, the number may fall, because samples are trained again.
+    """
     samples_per_s: float
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)

@@ -26,7 +26,7 @@ MOST_BYTES = 16_384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One metric, with a value for each set of labels."""
+    """A metric, with one value for each set of labels."""
 
     name: str
     help: str

@@ -1,11 +1,12 @@
 """Logs a job's progress to TensorBoard, Weights & Biases or MLflow (`--log-to`), in a process for each tracker.
 
-In: `progress.jsonl` and `events.jsonl` of a run. The agent starts this process, and closes its standard input at the
-end. The step of a value is the number of samples trained, because batch numbers depend on the number of workers.
+In: `progress.jsonl` and `events.jsonl` of a run. The agent starts the tracker process, and closes the process's
+standard input at the end of the run. The step of a value is the number of samples trained, because batch numbers depend
+on the number of workers.
 
-`tracker-KIND.json` of the run says what is logged already, so each point is logged once, although this process, the
-agent or the master may be restarted. Samples that are trained again, after the loss of a server or after a resume,
-are not logged again, so steps only grow. A tracker that fails is tried again, and never harms the job.
+`tracker-KIND.json` of the run records what is logged already. So each point is logged once, even if this process, the
+agent or the master restarts. Samples that are trained again, after the loss of a server or after a resume, are not
+logged again, so steps only grow. A tracker that fails is tried again, and never harms the job.
 """
 
 import contextlib
@@ -141,7 +142,9 @@ class TensorBoardRun:
 
 
 class WandbRun:
-    """A run of Weights & Biases. Its environment variables, such as WANDB_MODE and WANDB_API_KEY, apply."""
+    """A run of Weights & Biases. Weights & Biases' environment variables, such as WANDB_MODE and WANDB_API_KEY,
+    apply.
+    """
 
     def __init__(self, where: str, run: str, files: RunFiles) -> None:
         import wandb
@@ -215,7 +218,7 @@ KINDS: dict[str, Callable[[str, str, RunFiles], Tracker]] = {
 
 
 class RunLogger:
-    """Logs one run to one tracker, and notes in a file of the run how far."""
+    """Logs one run to one tracker, and records its progress in a file of the run."""
 
     def __init__(self, target: TrackerTarget, files: RunFiles, tell: Callable[[str], None]) -> None:
         self._target, self._files, self._tell = target, files, tell

@@ -61,7 +61,7 @@ class LocalCluster:
         warm: ForkServerClient | None = None,
         **more: Any,
     ) -> None:
-        """`warm` is a fork server for this job, closed by its creator; `more` has other fields of the `RunPlan`."""
+        """`warm` is a fork server for this job, closed by its creator; `more` has further fields of the `RunPlan`."""
         self._warm = warm or self.warm
         self.files = logs.make_run(folder, spec.name)
         self._plan = RunPlan(
@@ -120,7 +120,7 @@ class LocalCluster:
         return {role: pid for role, pid in found.items() if is_ours(pid)}
 
     def signal(self, role: str, number: signal.Signals) -> int | None:
-        """Send a signal to a role. Return its process id; None if the role is not running."""
+        """Send a signal to a role. Return the process id of the role; return None if the role is not running."""
         pid = self.pids().get(role)
         if pid is None:
             return None
@@ -141,7 +141,7 @@ class LocalCluster:
         return True
 
     def kill_each(self, *roles: str) -> None:
-        """Kill these roles one after another. If a role is still joining or restarting, wait for it first."""
+        """Kill these roles one after the other. If a role is still joining or restarting, wait for it first."""
         for role in roles:
             self.until(lambda _, role=role: self.kill(role))  # type: ignore[misc]
 
@@ -223,7 +223,9 @@ class LocalCluster:
         return self._ended
 
     def _log_ends(self) -> None:
-        """Log the last events and the end of each role's log, because a test's folder may be gone when it is read."""
+        """Log the last events and the end of each role's log, because the test's folder may be deleted before a person
+        reads them.
+        """
         for event in self.story[-12:]:
             log.warning("%s", event)
         for path in sorted(self.files.logs.glob("*.log")):

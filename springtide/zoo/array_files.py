@@ -1,7 +1,8 @@
 """Arrays of a data set in memory-mapped files that processes share, with clear errors for these files.
 
 In: blocks of named columns, a folder, and a text that identifies the content. Out: arrays by name. A folder gets its
-name when it is complete, so a reader never sees a partial file. Existing files with the same content are used again.
+final name when it is complete, so a reader never sees a partial file. Existing files with the same content are used
+again.
 """
 
 import errno
@@ -88,8 +89,9 @@ def _publish(scratch: Path, there: Path, content: str) -> None:
 
 
 def _read(there: Path, content: str) -> Columns | None:
-    """Return the arrays in a folder. Return None if there is no folder, or if its content is different, missing or
-    damaged."""
+    """Return the arrays in a folder. Return None if the folder does not exist, or if its content is different, missing
+    or damaged.
+    """
     try:
         listed = json.loads((there / _LIST).read_text())
         if listed["content"] != content:

@@ -1,6 +1,6 @@
 """Models by name, with example batches for tests and benchmarks.
 
-In: a name. Out: `model(name)` returns a module, `example_batch(name)` a batch to train it on. Each model has its own
+In: a name. Out: `model(name)` returns a module, `example_batch(name)` a batch to train it on. Each model has a separate
 file.
 """
 

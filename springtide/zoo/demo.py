@@ -35,7 +35,7 @@ SPEC = LogSpec(
     field_strength=1.4,
     interaction_strength=0.2,
 )
-"""Spec of the demo. The fields have so few ids that half a million samples teach nearly everything."""
+"""Spec of the demo. The fields have few ids, so half a million samples teach the model nearly everything."""
 
 
 def log(samples: int = SAMPLES, *, folder: str | Path | None = None) -> tuple[ClickLog, ClickLog]:
@@ -56,8 +56,8 @@ def model(name: str = "widedeep", *, sparse: bool = True) -> nn.Module:
 class CountedModel(nn.Module):
     """A model with an additional table that counts how often each first id was trained.
 
-    The rows start at zero. SGD with rate 1 trains them on a loss that decreases by one for each occurrence. Each row
-    therefore counts the samples with its id that were applied, and shows lost or repeated samples.
+    The rows start at zero. SGD with rate 1 trains the rows on a loss that decreases by one for each occurrence of an
+    id. Each row therefore counts the applied samples with its id, which shows lost and repeated samples.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -142,7 +142,7 @@ def mlp(
 
 
 class FieldTables(nn.Module):
-    """One table per field. `dims` is one int for all fields, or one int per field."""
+    """One table per field. `dims` is one int for all fields, or a list of one int per field."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class FieldTables(nn.Module):
         )
 
     def forward(self, sparse: Tensor) -> list[Tensor]:
-        """Look up each column in its table."""
+        """Look up each column in the table of its field."""
         if sparse.shape[1] != len(self.bags):
             raise errors.BadInput(f"sparse has {sparse.shape[1]} columns but the model has {len(self.bags)} tables")
         return [bag(sparse[:, i : i + 1]) for i, bag in enumerate(self.bags)]
@@ -203,11 +203,12 @@ def lookup_table(
 
 
 class Dots(torch.autograd.Function):
-    """V Vᵀ for each sample, with the gradient (G + Gᵀ) V; from [B, N, D] to [B, N, N].
+    """Compute V Vᵀ for each sample, with the gradient (G + Gᵀ) V; from [B, N, D] to [B, N, N].
 
-    `torch.bmm(v, v.transpose(1, 2))` gives the same result. On 64-bit ARM, a transposed operand makes the product a
-    hundred times slower, because oneDNN has no fast kernel for it (290 ms instead of 3 ms at 512 x 27 x 16). Both
-    products here have dense operands. Dots are symmetric, so the gradient needs one product instead of two.
+    `torch.bmm(v, v.transpose(1, 2))` gives the same result, but can be slow. On 64-bit ARM, a transposed operand makes
+    that product a hundred times slower, because oneDNN has no fast kernel for it (290 ms instead of 3 ms at 512 x 27 x
+    16). The forward and the backward product of this function have dense operands. The matrix of products is symmetric,
+    so the gradient needs one product instead of two.
     """
 
     @staticmethod

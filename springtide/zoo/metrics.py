@@ -24,8 +24,8 @@ _TINY = 1e-7  # smallest distance of a probability from 0 and 1 in the log loss,
 
 
 def auc(labels: ArrayLike, scores: ArrayLike) -> float:
-    """Return the exact area under the ROC curve: the share of (1, 0) pairs in the right order, where a tie counts
-    half. NaN if only one class occurs.
+    """Return the exact area under the ROC curve: the share of (1, 0) pairs in the right order, where a tie counts half.
+    Return NaN if only one class occurs.
     """
     y, s = _checked(labels, scores)
     _, which = np.unique(s, return_inverse=True)
@@ -65,7 +65,7 @@ class StreamingAUC:
         return int(self._ones.sum() + self._zeros.sum())
 
     def value(self) -> float:
-        """Return the AUC so far; NaN until both classes have occurred."""
+        """Return the AUC of all samples so far; NaN until both classes have occurred."""
         return _ordered_share(self._ones.astype(np.float64), self._zeros.astype(np.float64))
 
     def error_bound(self) -> float:

@@ -91,7 +91,7 @@ class CompressedInteractions(nn.Module):
         self.mixes = nn.ModuleList(nn.Linear(fields * last, here) for last, here in zip(before, maps, strict=True))
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Map [B, fields, dim] to [B, sum of maps]. Each map is summed over its dim."""
+        """Map [B, fields, dim] to [B, sum of maps]. Each feature map is summed over the embedding dimension."""
         last, pooled = vectors, []
         for mix in self.mixes:
             products = torch.einsum("bfd,bhd->bdfh", vectors, last).flatten(2)
@@ -133,7 +133,7 @@ class VectorCross(nn.Module):
 class DCN(nn.Module):
     """Deep & Cross Network for Ad Click Predictions (Wang et al., 2017): cross layers beside an MLP.
 
-    Each cross layer increases the order of the crosses by one, and costs one vector of weights.
+    Each cross layer raises the order of the feature crosses by one, and costs one vector of weights.
     """
 
     stacked = False
@@ -254,8 +254,8 @@ class NCF(nn.Module):
     """Neural Collaborative Filtering (He et al., 2017): NeuMF. Takes a `PairBatch` and returns logits that the user
     takes the item.
 
-    One linear layer joins GMF (a product of embeddings) and an MLP over other embeddings. `tables` has the numbers
-    of users and items.
+    One linear layer combines GMF (a product of embeddings) and an MLP over separate embeddings. `tables` has the
+    numbers of users and items.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ PADDING = 0
 
 
 class InterestAttention(nn.Module):
-    """Attention weight of each past item for the candidate; not normalized, as in the paper."""
+    """Attention weight of each past item for the candidate item. The weights are not normalized, as in the paper."""
 
     def __init__(self, width: int, hidden: Sequence[int]) -> None:
         super().__init__()

@@ -18,7 +18,9 @@ from springtide.data.files.dataset import ColumnDataset
 from springtide.zoo.layers import ClickBatch, PairBatch
 
 Tables = int | Sequence[int] | None
-"""Row counts into which ids are folded: one for all fields, or one for each. None keeps 64-bit ids."""
+"""Numbers of rows into which ids are folded: one number for all fields, or one for each field. None keeps 64-bit
+ids.
+"""
 
 CRITEO_NUMBERS = tuple(f"I{number}" for number in range(1, 14))
 CRITEO_CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
@@ -104,7 +106,7 @@ def _read(
     ids: Names,
     buckets: Mapping[str, int] | None,
 ) -> ColumnDataset:
-    """Read text files whose columns have known kinds, so that no kind depends on the first records."""
+    """Read text files with columns of known kinds. The kinds then do not depend on the first records."""
     columns = batch_columns(label=label, floats=floats, ids=ids, buckets=buckets, lists={}, kinds=kinds)
     groups: list[row_groups.Group] = []
     for file in row_groups.files_of(paths, (".csv", ".txt", *MOVIELENS_FORMATS)):

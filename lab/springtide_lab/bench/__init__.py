@@ -1,7 +1,7 @@
 """Run benchmarks: Springtide and peers in alternating rounds of one run, compared by ratios and goals.
 
-In: a name (`springtide bench store --json`). Each name has a function `(options) -> report.Result`; its module is
-imported only when the name is requested. Next: bench/core/harness.py (rounds, state of the machine),
+In: a name (`springtide bench store --json`). Each name stands for a function `(options) -> report.Result`. Its module
+is imported only when the name is requested. Next: bench/core/harness.py (rounds, state of the machine),
 bench/core/report.py (tables and the JSON line).
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from springtide import errors
 
-BENCHES = {  # each benchmark's module; the function to call is `bench`, or the name after a colon
+BENCHES = {  # the module of each benchmark; the function to call is `bench`, or the name after a colon
     "store": "springtide_lab.bench.store.store",
     "store-growth": "springtide_lab.bench.store.store:growth_bench",
     "pull": "springtide_lab.bench.store.pull",

@@ -17,20 +17,21 @@ class Change:
     """Lines that take the place of one line of the program. To insert lines, repeat the line as the last of them."""
 
     line: str
-    """Start of the line, without its indent. Exactly one line of the program starts with it."""
+    """Start of the line, without its indent. Exactly one line of the program begins with this text."""
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program that trains a model of a public package. Its arguments are a file of clicks, a seed, and the file to
-    which it writes the AUC of its test samples."""
+    """A program that trains a model of a public package. The arguments of the program are a file of clicks, a seed, and
+    the file to which it writes the AUC of its test samples.
+    """
 
     name: str
     package: str
     """Requirement for pip, with the version that was ported."""
     needs: tuple[str, ...]
-    """Other packages that pip must install beside it."""
+    """Further packages that pip must install with the package."""
     source: str
     """File of the package with the training loop, relative to the folder of packages."""
     sha256: str

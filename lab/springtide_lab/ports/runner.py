@@ -29,7 +29,7 @@ SAMPLES, QUICK_SAMPLES = 30_000, 6_000
 TEST_SHARE = 0.1
 WITHIN_S = 900.0
 EVERY_S = 1.0
-"""Seconds between checkpoints, so that a killed server continues from a recent one."""
+"""Seconds between checkpoints. The interval is short, so that a killed server resumes from a recent checkpoint."""
 
 
 class Runs(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ def measure(program: Program, folder: pathlib.Path, seeds: Sequence[int], *, qui
             "resumed": port.resumed,
         }
         found: dict[str, list[tuple[float, bool]]] = {way: [] for way in ways}
-        for seed in seeds:  # alternate the ways, so that a busy machine slows all of them
+        for seed in seeds:  # alternate the ways, so that a busy machine slows all of them equally
             for way, run in ways.items():
                 found[way].append(run(seed))
                 harness.say(f"{program.name}, seed {seed}, {way}: AUC {found[way][-1][0]:.4f}")
@@ -126,7 +126,9 @@ def write_clicks(path: pathlib.Path, samples: int) -> tuple[int, float]:
 
 
 class PortRuns:
-    """Runs of one program. Each returns the AUC, and whether every sample was trained exactly once an epoch."""
+    """Runs of one program. Each run returns the AUC, and whether the job trained every sample exactly once per
+    epoch.
+    """
 
     def __init__(self, program: Program, folder: pathlib.Path, clicks: pathlib.Path, samples: int) -> None:
         self._program, self._folder, self._clicks, self._samples = program, folder, clicks, samples

@@ -169,7 +169,9 @@ class MaduSettings(NamedTuple):
     upper: float
     """Position in the forecast's interval: 0 is the mean, 1 the high end."""
     period_s: float
-    """Seconds between two plans. Each plan covers the highest traffic of its period and of the change before it."""
+    """Seconds between two plans. Each plan covers the highest traffic of its own period and of the scaling before
+    it.
+    """
 
 
 def madu_slope(seen: Sequence[CapacitySample]) -> float:

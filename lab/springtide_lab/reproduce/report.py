@@ -137,8 +137,8 @@ def _figure(value: float | str | None) -> str:
 def draw(rows: Sequence[Row], name: str, folder: pathlib.Path) -> list[pathlib.Path]:
     """Draw a picture for each figure with three or more values: bars, and the paper's values where they are numbers.
 
-    Rows are of one kind if the text after the last colon of `what` is the same; each kind gets a panel. If no kind of a
-    paper's figure has three rows, all its rows share a panel.
+    Rows are of one kind if the text after the last colon of `what` is the same. Each kind gets a separate panel. If no
+    kind of a paper's figure has three rows, all its rows share a panel.
     """
     paths = []
     for figure in dict.fromkeys(one.figure for one in rows):

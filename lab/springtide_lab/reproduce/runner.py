@@ -1,7 +1,7 @@
 """Run `springtide reproduce NAME`: compute a paper's figures with this code and print them beside the paper's.
 
-In: `ReproduceOptions`. Out: a table, one JSON object and, if a folder is given, pictures. `PAPERS` lists the papers;
-the `reproduction` module of each has `reproduce(seeds, options)`, which returns a `Reproduced`.
+In: `ReproduceOptions`. Out: a table, one JSON object and, if a folder is given, pictures in that folder. `PAPERS` lists
+the papers; the `reproduction` module of each has `reproduce(seeds, options)`, which returns a `Reproduced`.
 """
 
 import concurrent.futures
@@ -44,7 +44,7 @@ class Reproduced(NamedTuple):
 
 
 class Paper(NamedTuple):
-    """One paper: its module, its default number of seeds, and the options that it accepts."""
+    """A paper: its module, its default number of seeds, and the options that it accepts."""
 
     module: str
     seeds: int = 3

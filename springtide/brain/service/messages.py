@@ -82,7 +82,7 @@ class ExecutorCount(msgspec.Struct, frozen=True):
     """Target number of executors. A running executor has a pid in `pids`."""
     pids: tuple[int, ...] = ()
     lost: int = 0
-    """Number of executors that ended before they replied; other executors took over their tasks."""
+    """Number of executors that ended without a reply; other executors took over their tasks."""
 
 
 class BrainStatus(RpcMessage, frozen=True):

@@ -55,7 +55,7 @@ class ServeOptions:
     """File with the secret. If empty, the brain uses the secret in its folder, and creates a missing secret."""
     executors: int = 1
     standby: bool = False
-    """Wait while another brain serves from the database, then take over."""
+    """Wait while another brain serves from the database; then take over."""
     tls: str = ""
     """Folder with certificates, created if missing; empty for no TLS."""
     health: str = ""
@@ -113,8 +113,8 @@ def certificate_folders(root: pathlib.Path) -> tuple[str, str]:
             part = root.with_name(f"{root.name}.{os.getpid()}.part")
             try:
                 credentials.lay_out(make_certificates(), part)
-                # put both folders in place with one rename, because a brain that is killed between two renames would
-                # lock its masters out
+                # create both folders with one rename, because a brain that is killed between two renames would lock its
+                # masters out
                 part.rename(root)
             finally:
                 shutil.rmtree(part, ignore_errors=True)

@@ -1,8 +1,8 @@
 """Brain service: collects requests of masters into rounds and answers each round with one joint decision.
 
-The first request starts a round, which collects further requests for a moment. The service writes promises to the
-database before it sends them, so a restarted brain keeps them. Next: `brain.decide.cluster_state` (what to decide),
-`brain.service.executor_pool` (runs policies), `brain.store.store` (persistence).
+The first request starts a round. The round waits a moment for further requests. The service writes promises to the
+database before it sends them, so that a restarted brain still knows them. Next: `brain.decide.cluster_state` (what to
+decide), `brain.service.executor_pool` (runs policies), `brain.store.store` (persistence).
 """
 
 import asyncio
@@ -32,7 +32,7 @@ GATHER_S = 1.0
 KEEP_S = 10.0
 """Seconds between two writes of a live job to the database, if the job gets no new promise."""
 WATCH_S = 1.0
-"""Seconds between two checks that this brain still holds its database lock, if standbys wait."""
+"""Seconds between two checks that this brain still has its database lock, if standbys wait for the lock."""
 READ_S = 60.0
 """Seconds between two reads of the history if no job ended."""
 
@@ -56,15 +56,13 @@ class RoundCounts:
 
 
 class BrainService:
-    """One brain. For use within one event loop. Database calls run in threads, one at a time."""
+    """One brain. Use the service within one event loop. Database calls run in threads, one at a time."""
 
     def __init__(self, rules: BrainRules, store: BrainStore, pool: ExecutorPool, *, strict: bool = False) -> None:
         """With `strict`, standbys wait to take over, so a promise is valid only after it is written to the database."""
         self.address = ""
         self.deposed = asyncio.Event()
-        """Event that is set when another brain serves or could serve from the database, so that this brain must
-        stop.
-        """
+        """Event that is set when another brain serves from the database or could do so. This brain must then stop."""
         self._strict = strict
         self.council, self._store, self.pool = ClusterState(rules), store, pool
         self._start, self._began = time.time(), time.monotonic()
@@ -108,8 +106,9 @@ class BrainService:
                 return Ok()
 
     async def rounds(self, gather_s: float = GATHER_S) -> None:
-        """Decide in rounds. Before each round, the service waits about as long as the last round took, which leaves
-        time to read messages."""
+        """Decide in rounds. Before each round, the service waits about as long as the last round took. In this time it
+        reads messages.
+        """
         while True:
             await self._asked.wait()
             await asyncio.sleep(max(gather_s, min(self._counts.decision_s, 10 * gather_s)))
@@ -148,7 +147,7 @@ class BrainService:
         self.deposed.set()
 
     async def write_down(self) -> None:
-        """Write all jobs whose view is newer than their row in the database, and delete the rows of forgotten jobs."""
+        """Write each job whose view is newer than its row in the database, and delete the rows of forgotten jobs."""
         gone = self.council.forget(self._now())
         for name in gone:
             self._forget_job(name)
@@ -240,8 +239,9 @@ class BrainService:
         return True
 
     def _row(self, live: LiveJobView) -> dict[str, Any] | None:
-        """Return the database row of a job. Return None for a view that cannot be stored, so that other jobs are still
-        written."""
+        """Return the database row of a job. Return None for a view that the database cannot store, so that the other
+        jobs are still written.
+        """
         try:
             return rows.live_row(live)
         except errors.BadInput as error:

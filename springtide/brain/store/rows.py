@@ -1,7 +1,6 @@
 """Pure. Converts past and live jobs to database rows and back.
 
-The rows of live jobs record which resources each job holds, so that a restarted brain knows that a full cluster is
-full.
+The rows of live jobs record the resources of each job, so that a restarted brain knows which cores are in use.
 """
 
 import math

@@ -116,10 +116,11 @@ class BrainStore:
             return [dict(row) for row in connection.execute(sa.select(live_jobs)).mappings()]
 
     def claim(self, *, strict: bool = False) -> None:
-        """Become the only brain that serves from this database, until `close`. Raise BadInput if another brain serves.
+        """Become the only brain that serves from this database, until a call of `close`. Raise BadInput if another
+        brain serves from the database.
 
-        Two brains would both assign the same cores. PostgreSQL's lock ends with its connection. After a lost
-        connection, `claim` takes the lock again. An SQLite file gets a lock file beside it.
+        Two brains on one database would both assign the same cores. PostgreSQL's lock ends with its connection. After a
+        lost connection, `claim` takes the lock again. An SQLite file gets a lock file beside it.
 
         With `strict`, standbys wait to take over. From then on, all writes use the connection that holds the lock. A
         brain that lost the lock cannot write, and its successor reads all earlier writes.

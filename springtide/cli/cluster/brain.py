@@ -144,7 +144,9 @@ def serve(
 
 @command(group, "springtide brain status --json")
 def status(*, at: BrainAddress, as_json: JsonOnly = False) -> int:
-    """Show the jobs, decisions and executors of a brain. For each job, show the last decision and its reason."""
+    """Show the jobs, decisions and executors of a brain. For each job, show the brain's last decision and the reason
+    for it.
+    """
     found = ask(brain_messages.Inspect(), brain_messages.BrainStatus, at)
     print_result(status_lines(found), without_type(found), as_json)
     return 0
@@ -159,7 +161,7 @@ def history(
     ] = "",
     as_json: JsonOnly = False,
 ) -> int:
-    """List past jobs, oldest first. The jobs are those of a brain, or of a database of jobs that planned by
+    """List past jobs, oldest first. The jobs are those in a brain's database, or in a database of jobs that planned by
     themselves.
     """
     found = (
@@ -181,7 +183,7 @@ def executors(
 
 
 def parse_capacity(text: str) -> ResourceBudget:
-    """Parse a capacity such as "64", "64,256G" or "64,256G,8"; empty text means all of this machine."""
+    """Parse a capacity such as "64", "64,256G" or "64,256G,8"; empty text means all resources of this machine."""
     if not text:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return ResourceBudget(cpu=float(len(os.sched_getaffinity(0))), memory=float(memory), gpu=len(gpus.visible()))

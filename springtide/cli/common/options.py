@@ -1,7 +1,7 @@
 """Options of commands, each declared once, and the decorators that declare commands.
 
-A command that takes a dataclass has an option for each of its fields. Even `--help` imports this module, so it imports
-no slow modules.
+A command with a dataclass as its argument has an option for each field. Every command imports this module, even for
+`--help`, so the module imports no slow modules.
 """
 
 import functools
@@ -38,8 +38,8 @@ verbs = typer.Typer(rich_markup_mode=None)
 def verb(
     *examples: str, name: str | None = None, parameters: Sequence[inspect.Parameter] = ()
 ) -> Callable[[Command], Command]:
-    """Declare a verb; its summary is in the table of `cli.app`. `parameters` declares the options that a command takes
-    as `**`.
+    """Declare a verb. The summary of the verb is in the table of `cli.app`. `parameters` declares the options that a
+    command takes as `**`.
     """
 
     def declare(function: Command) -> Command:
@@ -137,8 +137,9 @@ def parameter(name: str, hint: Any, default: Any = inspect.Parameter.empty) -> i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhereOptions:
-    """Location of a job. If this machine has the job's card, the card supplies the defaults; see
-    `launch.job_lookup`."""
+    """Location of a job. If this machine has the job's card, the card supplies defaults for the location; see
+    `launch.job_lookup`.
+    """
 
     platform: Annotated[
         str, typer.Option(help="local, ray or k8s.  [default: where the job was submitted]", metavar="NAME")

@@ -20,7 +20,7 @@ WIDTH = 80
 MEASURED = frozenset(
     ("auc", "loss", "accuracy", "acc", "rate", "error", "ratio", "share", "precision", "recall", "f1", "lr")
 )
-"""A metric whose name has one of these words is a measurement, not a count, although its value may be 0 or 1."""
+"""A metric whose name contains one of these words is a measurement, not a count, even if its value is 0 or 1."""
 
 
 def data_workers_text(status: JobStatus) -> str:
@@ -135,7 +135,7 @@ def headline(status: JobStatus) -> list[str]:
 def facts(status: JobStatus, width: int = WIDTH) -> list[str]:
     """Return at least one labelled line for each known fact about a job. A fact without text has no line."""
     data, master, running = status.data, status.master, not status.phase.over
-    # for a job that has ended, its outcome already reports these facts
+    # for a job that has ended, the outcome already reports these facts
     reported = not running and (status.checkpoints.trouble or status.phase is not JobPhase.FINISHED)
     lines = {
         "why": status.why if running else "",
@@ -227,7 +227,7 @@ def alive(status: JobStatus, kind: RoleKind) -> tuple[int, int]:
 
 
 def alive_text(status: JobStatus, kind: RoleKind) -> str:
-    """Return `1/2` for one of two roles. For a job that is over, return how many roles it had."""
+    """Return `1/2` if one of two roles is running. For a job that is over, return how many roles it had."""
     there, wanted = alive(status, kind)
     return f"{wanted}" if status.phase.over else f"{there}/{wanted}"
 
@@ -282,8 +282,9 @@ def print_result(text: Iterable[str], found: Any, as_json: bool) -> None:
 
 
 def print_json(found: Any, as_json: bool) -> None:
-    """Print one JSON object as the last line, if `--json` asks for it. Used by verbs that first do long work and log it
-    to standard output."""
+    """Print one JSON object as the last line if `--json` asks for it. Used by verbs that first do long work and log it
+    to standard output.
+    """
     if as_json:
         print(msgspec.json.encode(found).decode(), flush=True)
 

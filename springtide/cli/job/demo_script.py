@@ -4,8 +4,8 @@ like.
     python demo_script.py                                          alone, in one process
     springtide run demo_script.py --servers 2 --workers 2          the same on parameter servers
 
-Only the three lines marked with <- make it a Springtide script. The lines marked with # count the samples, to show that
-none is lost or repeated when processes die; leave these lines out of your own script.
+Only the three lines marked with <- make it a Springtide script. The lines marked with # count samples, to show that
+none is lost or repeated when processes die. Leave these lines out of your own script.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main() -> None:
             optimizer.zero_grad()
         logits = model(x)
         loss = binary_cross_entropy_with_logits(logits, y)
-        (loss + model.count(x)).backward()  # for the count: minus one for each touched row
+        (loss + model.count(x)).backward()  # for the count: each row that is read changes by minus one
         for optimizer in optimizers:
             optimizer.step()
         progress.update(y, logits.detach())

@@ -41,7 +41,7 @@ def run(**given: Any) -> int:
     """Run a training script on this machine: one master, parameter servers and workers.
 
     The job finds the number of servers and workers that it needs. Numbers that you give stay fixed. Ctrl-C drains the
-    job: workers finish their batch, and the job writes a checkpoint. A second Ctrl-C kills the job.
+    job: the workers finish their current batch, and the job writes a checkpoint. A second Ctrl-C kills the job.
     """
     status, files = execute(given)
     code = render.exit_code(status)

@@ -23,7 +23,7 @@ class RunOption(NamedTuple):
     `cli.job.run` reads the option itself.
     """
     help: str = ""
-    """Help text, if it differs from the description of the field."""
+    """Help text, if it differs from the field's description."""
     metavar: str | None = None
     min: float | None = None
     max: int | None = None

@@ -104,7 +104,7 @@ def read_inputs(path: pathlib.Path) -> Any:
         arrays = reader(path)
     except errors.SpringtideError:
         raise
-    except Exception as error:  # each format has its own errors
+    except Exception as error:  # the errors of both formats differ
         raise errors.BadInput(f"--inputs {path} cannot be read: {type(error).__name__}: {error}") from error
     tensors = {}
     for name, array in arrays.items():
@@ -115,7 +115,7 @@ def read_inputs(path: pathlib.Path) -> Any:
             )
         tensors[name] = torch.from_numpy(array)
     unnamed = [f"arr_{position}" for position in range(len(tensors))]
-    # numpy.savez gives these names to arrays without a name
+    # numpy.savez uses these names for arrays without a name
     return tuple(tensors[name] for name in unnamed) if set(unnamed) == set(tensors) else tensors
 
 

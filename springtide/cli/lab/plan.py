@@ -88,7 +88,7 @@ def is_spec(path: pathlib.Path) -> bool:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError):
-        return False  # another function, which reads the file, reports the error
+        return False  # the function that reads the file reports the error
     return bool(re.search(r"^(kind: *ElasticJob|script:|  script:)", text, flags=re.M)) and "\njobs:" not in f"\n{text}"
 
 

@@ -55,7 +55,9 @@ def dashboard(
 
 
 def newest(where: job_lookup.JobLocation) -> str:
-    """Return the newest job; empty if there is none, so that a dashboard may be opened before the first job."""
+    """Return the newest job; return an empty string without jobs, so that a user can open a dashboard before the first
+    job.
+    """
     try:
         return job_lookup.find(None, where).name
     except errors.MissingFile:

@@ -30,7 +30,9 @@ STYLES = {
 
 
 class SeenProgress:
-    """Progress of a job for sparklines: what its master has recorded, and a point of each second watched since."""
+    """Progress of a job for sparklines: the points that its master has recorded, and one point for each second watched
+    since then.
+    """
 
     def __init__(self, recorded: Sequence[ProgressPoint] = ()) -> None:
         self.points = list(recorded)

@@ -86,7 +86,7 @@ def poll_status(reach: JobHandle) -> JobStatus | None:
 
 
 class Poller:
-    """Reads a job in a thread of its own, so that keys work while a master does not answer."""
+    """Reads a job in a separate thread, so that keys work while a master does not answer."""
 
     def __init__(self, reach: JobHandle) -> None:
         self._reach = reach

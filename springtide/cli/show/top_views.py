@@ -105,7 +105,7 @@ PARTS = (
 )
 """Parts of a step: field of a report, name, letter and style. The rest is `optimizer.step()` and the script's own
 work."""
-SLOW = 1.3  # a worker whose step takes this many times the median's is marked
+SLOW = 1.3  # a worker is marked if its step takes this many times as long as the median step
 
 
 def step_parts(data: TopData, member: MemberView) -> dict[str, float] | None:
@@ -322,4 +322,4 @@ VIEWS: dict[str, Callable[[TopData, int, bool], Lines]] = {
     "saved": checkpoints,
     "why": decisions,
 }
-"""Views by name; their keys are 1, 2 and so on."""
+"""Views by name; the keys 1, 2 and so on open them."""

@@ -33,7 +33,7 @@ def forecast(
     last: Annotated[int | None, typer.Option(min=1, help="Forecast only the last days.  [default: all]")] = None,
     as_json: Json = False,
 ) -> int:
-    """Forecast each day of a trace from the days before it, compare models, and forecast the next day."""
+    """Forecast each day of a trace from the days before, compare models, and forecast the next day."""
     history = read(pathlib.Path(trace), step)
     chosen = list(dict.fromkeys(model or forecasters.BUILT_IN))
     models = {name: forecasters.load(name) for name in chosen}

@@ -285,7 +285,9 @@ def seal(url: Url, as_json: JsonOnly = False) -> int:
 
 @command(group, "springtide stream trim log:///tmp/clicks")
 def trim(url: Url, as_json: JsonOnly = False) -> int:
-    """Delete segments that are past their retention. Producers also do this with each new segment."""
+    """Delete segments that are past their retention. Producers also delete such segments whenever they begin a new
+    segment.
+    """
     log = _log(url)
     writer = log.writer()
     try:

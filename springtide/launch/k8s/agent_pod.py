@@ -76,7 +76,7 @@ def restarted(job: ElasticJob) -> tuple[ElasticJob, str]:
 
 
 class PodJob:
-    """One job during the lifetime of one agent."""
+    """One job during one agent's lifetime."""
 
     def __init__(self, client: Client, job: JobObject, lease: JobLease) -> None:
         self._client, self._job, self._lease = client, job, lease
@@ -96,7 +96,7 @@ class PodJob:
         )
 
     async def run(self) -> None:
-        """Run until the job is over; `Fenced` if another agent holds the Lease."""
+        """Run until the job is over. Raise `Fenced` if another agent has the Lease."""
         await self._platform.open()
         try:
             # True if an earlier agent has started pods, but its journal no longer exists
@@ -279,7 +279,9 @@ async def keep(namespace: str, name: str) -> int:
 
 
 async def read(client: Client, name: str) -> JobObject | None:
-    """Return the job. Return None if the job is over, is being deleted, or is invalid; its status says which."""
+    """Return the job. Return None if the job is over, is being deleted, or is invalid; the job's status has the
+    reason.
+    """
     thing = await client.get(ELASTIC_JOBS, name)
     try:
         job = job_objects.read(thing)

@@ -293,7 +293,7 @@ class LeavingPods:
         self._noticed.set()
 
     async def keep_notices(self) -> None:
-        """Announce leaving pods one at a time, so that not all of them are replaced at the same time."""
+        """Announce the leaving pods one at a time, so that the job does not replace all of them at once."""
         while True:
             await self._noticed.wait()
             while self._leaving:

@@ -58,7 +58,7 @@ def check_names(config: PlanningConfig) -> None:
     named = [name for name in NAMED if getattr(config, name) != getattr(usual, name)]
     if not named:
         return
-    # import here, because these modules load slowly and are rarely needed
+    # import late, because these modules load slowly and are rarely needed
     from springtide.planning.allocate import choose
     from springtide.planning.dataworkers import allocation
     from springtide.planning.policy import registry

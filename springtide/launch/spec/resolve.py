@@ -155,9 +155,9 @@ def resolve(
 ) -> RunPlan:
     """Resolve a spec: return everything that an agent needs to run the job.
 
-    `code` is the folder of the script; None if only the hosts of the job have the script. `history` is the database
-    of past jobs, if the job names none. `key` is the brain's name for the job. Pass the same key when the same job
-    is resolved again. `say` gets messages for the user.
+    `code` is the folder of the script; None if only the hosts of the job have the script. `history` is the database of
+    past jobs, if the job names none. `key` is the brain's name for the job. When the same job is resolved again, pass
+    the same key. `say` gets messages for the user.
     """
     if code is not None:
         find_script(code / job.script)

@@ -1,7 +1,7 @@
 """Reads a YAML or JSON spec into an `ElasticJob`, and reports all mistakes at once with line and column.
 
 `domain.spec.schema` defines names and types. This module defines the YAML rules: text stays as written (`off`, `1.10`),
-keys must be unique, and tabs and second documents have their own messages.
+keys must be unique, and tabs and a second document get specific error messages.
 """
 
 import os
@@ -112,7 +112,7 @@ def _list(path: pathlib.Path, mistakes: list[tuple[_Mark, str]]) -> str:
 
 
 def _document(text: str, path: pathlib.Path) -> Any:
-    import yaml  # imported here, because the import takes 20 ms and only readers of a spec need it
+    import yaml  # imported late, because the import takes 20 ms and only readers of a spec need it
 
     try:
         documents = list(yaml.compose_all(text, Loader=yaml.SafeLoader))

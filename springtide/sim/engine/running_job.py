@@ -1,4 +1,4 @@
-"""State of one simulated job from submission to end: progress, held resources and usage.
+"""State of one simulated job from submission to end: progress, resources and usage.
 
 In: `simulation` changes the job's shape and condition and advances time. Out: a `JobOutcome` at the end. Rates are
 constant between two events, so one multiplication advances the job.

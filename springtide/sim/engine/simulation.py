@@ -83,7 +83,7 @@ class Story:
 
 
 class Simulation:
-    """A run of one system on one workload."""
+    """A simulation of one system on one workload."""
 
     def __init__(
         self,
@@ -277,8 +277,8 @@ class Simulation:
     def _change(self, running: SimulatedJob, plan: ShapePlan) -> None:
         """Change the shape of a job. New pods start while the job trains, and then the change takes effect.
 
-        If there is no room for both shapes, the part that shrinks goes first (`job.scaling.plan`). Then the
-        simulated job pauses until the new pods run.
+        If the cluster has no room for both shapes at once, the role that shrinks changes first (`job.scaling.plan`).
+        Then the simulated job pauses until the new pods run.
         """
         assert running.shape is not None
         now, then = running.shape, plan.shape
@@ -412,8 +412,8 @@ def _servers_change(old: Shape, new: Shape) -> bool:
     return (old.servers, old.server_cpu, old.server_memory) != (new.servers, new.server_cpu, new.server_memory)
 
 
-# ---- faults ---- Each job accumulates hazard (pods times time), and loses a pod when the hazard passes a threshold.
-# The threshold is drawn per job, so a job has the same faults under every policy.
+# ---- faults ---- Each job accumulates hazard (number of pods times time), and loses a pod when the hazard passes a
+# threshold. The threshold is drawn per job, so a job has the same faults under every policy.
 
 
 def schedule_faults(sim: Simulation, running: SimulatedJob, rate: float) -> None:

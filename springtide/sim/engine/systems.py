@@ -1,7 +1,8 @@
 """Systems to compare: a policy that decides, and mechanisms that carry out plans and repair faults.
 
 In: a policy and its name. Out: a `System`. The policies are real code. The mechanisms follow the papers: Kubeflow
-cannot change a job, an elastic scheduler re-initializes it, and Springtide changes it while it trains.
+cannot change a running job, an elastic scheduler restarts the job for a change, and Springtide changes the job while it
+trains.
 """
 
 from collections.abc import Callable, Iterable
@@ -40,7 +41,9 @@ class Mechanisms:
     elastic: bool = True
     """The runtime changes shapes and replaces lost pods. If False, a lost pod fails the job."""
     dynamic_shards: bool = True
-    """Workers lease shards when they need them. If False, each worker has an equal part of the data."""
+    """True if workers lease shards when they need them. If False, each worker has an equal part of the data from the
+    start.
+    """
     servers: ServerChange = ServerChange.LIVE
     relieves: bool = True
     """The runtime detects and relieves hot servers and stragglers."""
@@ -65,7 +68,7 @@ class System:
     again_s: float = 600.0
     """If nothing happened to a job, the policy sees the job again after this many seconds at the earliest."""
     rarely: float = 0.25
-    """The same minimum, as a share of the time since the job's last change."""
+    """The minimum interval between two changes, as a share of the time since the job's last change."""
 
 
 KUBEFLOW = Mechanisms(elastic=False, dynamic_shards=False, servers=ServerChange.RESTART, relieves=False, foresees=False)

@@ -197,8 +197,8 @@ LOOKUP_SHARE = 0.39
 GRAD, UPD, SYNC, EMB, BETA = 3.48, 2.36, 0.68, 2.45, 2.45
 """Fitted coefficients of 000 §6.2, which have no units.
 
-Assumed units: a batch of 512 is 1, and M/B is 1. D is chosen so that lookups have their share of the step, and the
-unit of time so that the tuned shape has its throughput. The text does not name the model of these coefficients, so
+Assumed units: a batch of 512 is 1, and M/B is 1. D is chosen so that lookups have their share of the step. The unit of
+time is chosen so that the tuned shape has its throughput. The text does not name the model of these coefficients, so
 W&D is assumed.
 """
 WIDE_DEEP_CORES = (24 * 2.3 / 210, 85.1 / 210)

@@ -1,6 +1,7 @@
 """Draws a random workload: jobs with resource requests like those of the users in the papers.
 
-In: a `ClusterWorld`, a number of jobs, a seed. Out: `TrueJob`s in order of arrival. The same seed gives the same jobs.
+In: a `ClusterWorld`, a number of jobs, a seed. Out: `TrueJob`s in order of arrival. The same seed always gives the same
+jobs.
 Next: `simulation`.
 """
 
@@ -31,7 +32,7 @@ COMMON = "widedeep"
 def jobs(world: ClusterWorld, count: int, seed: int, *, earlier: bool = False) -> tuple[TrueJob, ...]:
     """Draw jobs with Poisson arrivals and recurring users, over as many days as `count` jobs need.
 
-    `earlier` draws other jobs of the same users, from earlier days.
+    `earlier` draws different jobs of the same users, from earlier days.
     """
     when, which = (4, 5) if earlier else (1, 3)
     random = np.random.default_rng([seed, when])

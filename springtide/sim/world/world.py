@@ -49,7 +49,7 @@ class JobFaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrueJob:
-    """One job with its true properties and its user's request."""
+    """A job with its true properties and its user's request."""
 
     name: str
     user: str
@@ -237,7 +237,7 @@ def pending_s(world: ClusterWorld, cpu: float, pods: int, random: np.random.Gene
 
 
 def between(old: Shape, new: Shape) -> ResourceBudget:
-    """Return the resources that a live change needs. Pods that keep their size are counted once."""
+    """Return the resources that a live change needs. Pods of unchanged size count once."""
     cpu = memory = 0.0
     for role in ("worker", "server"):
         before = (getattr(old, f"{role}_cpu"), getattr(old, f"{role}_memory"))

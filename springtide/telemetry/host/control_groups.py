@@ -1,6 +1,6 @@
 """Control groups, versions 1 and 2: finds the group of this process, and reads and writes the files of a group.
 
-Two modules create groups: `platforms.local.process_group` creates them below this process's own group, so that a
+Two modules create groups: `platforms.local.process_group` creates groups below this process's own group, so that a
 container's limit still applies. Otherwise the host of a container creates the groups (`telemetry.host.usage`).
 """
 
@@ -186,8 +186,8 @@ class Hierarchy:
 
 
 def find_hierarchy(proc_self: pathlib.Path = PROC_SELF) -> Hierarchy:
-    """Find the hierarchy of version 2 if it has the controllers, and otherwise the hierarchy of version 1. The
-    kernel assigns each controller to one version.
+    """Find the hierarchy of version 2 if it has the controllers, or else the hierarchy of version 1. The kernel assigns
+    each controller to only one of the versions.
     """
     try:
         mounts = parse_mounts((proc_self / "mountinfo").read_text())

@@ -1,6 +1,6 @@
 """Chooses SQLite's journal mode by the file system, and checks that a folder accepts files.
 
-WAL mode keeps its index in shared memory. On a network file system, processes on two machines would therefore
+SQLite's WAL mode has its index in shared memory. On a network file system, processes on two machines would therefore
 corrupt the database. On such file systems, SQLite uses the rollback journal. The check writes a file, so it also
 detects quotas and failing disks.
 """

@@ -1,4 +1,4 @@
-"""Finds the CUDA GPUs that processes on this machine may use, and measures how much this process uses its own GPUs.
+"""Finds the CUDA GPUs that processes on this machine may use, and measures how much this process uses its GPUs.
 
 GPUs are found without torch and without a CUDA context. `CUDA_VISIBLE_DEVICES` limits the GPUs, as it does for every
 CUDA program. Without that variable, `nvidia-smi -L` lists the GPUs; without `nvidia-smi`, the device files give
@@ -77,8 +77,8 @@ def _listed() -> tuple[str, ...]:
 
 
 def own_use() -> GpuUse | None:
-    """Return how this process uses its GPUs; None if torch has not used a GPU in this process. Never waits for the
-    GPU.
+    """Return this process's usage of its GPUs; return None if torch has not used a GPU in this process. Never waits for
+    the GPU.
     """
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():

@@ -1,7 +1,7 @@
 """Measures the CPU and memory that a process uses, from its own control group or from `/proc`.
 
 Platforms whose agent is on another host use `OwnUsage`. A container's group also counts child processes. If other
-processes share the group (on a bare host or a Ray node), only this process is counted.
+processes share the group (on a bare host or a Ray node), only the usage of this process counts.
 """
 
 import os

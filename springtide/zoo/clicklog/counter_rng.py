@@ -1,7 +1,7 @@
 """Pure. Counter-based random numbers. Number i of a stream is a hash of (seed, stream, i), so any slice can be
 drawn.
 
-In: an array of indices and a key. Out: for each index, 64 random bits, normal floats, or a rank by a power law
+In: an array of indices and a key. Out: for each index, 64 random bits, a normal float, or a rank by a power law
 (`Zipf`). The hash is the finalizer of SplitMix64: a few integer operations with the same result on every machine.
 """
 

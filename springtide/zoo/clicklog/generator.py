@@ -17,7 +17,7 @@ from springtide.zoo.clicklog.population import LogSpec
 
 __all__ = ["auc_vs_lag"]
 
-_BLOCK = 8192  # events per block, such that about 40 arrays of this size fit the second-level cache
+_BLOCK = 8192  # events per block; about 40 arrays of this size fit the second-level cache
 _CALIBRATION = 65536  # number of events from which the bias is set; the click rate is then accurate to 0.002
 _SECONDS_AN_HOUR = 3600.0
 RATING_STEPS = (-2.0, -1.0, 0.0, 1.0)
@@ -130,7 +130,7 @@ class Generator:
             rank = contexts[field] if kind == "context" else users if kind == "user" else items
             values.take(rank, out=ids[field], mode="clip")
         dense = counter_rng.normals(event, world.stream(_STREAM_DENSE), self.spec.dense)
-        # these columns depend on the user; with the factors 0.6 and 0.8 the variance remains 1
+        # these columns also depend on the user; with the factors 0.6 and 0.8, the variance remains 1
         for column in range(min(4, self.spec.dense)):
             dense[column] *= np.float32(0.8)
             dense[column] += np.float32(0.6) * world.users[:, column].take(users, mode="clip")

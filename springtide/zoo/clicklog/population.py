@@ -57,8 +57,9 @@ class LogSpec:
     dense_strength: float = 0.5
     """Standard deviation of what the counters contribute to the logit."""
     drift_per_hour: float = 0.0
-    """Drift of the true probabilities. After h hours, their correlation with the start is exp(-(drift h)^2 / 2); 0
-    means no drift."""
+    """Drift of the true probabilities. After h hours, the correlation of the probabilities with their start values is
+    exp(-(drift h)^2 / 2); 0 means no drift.
+    """
     events_per_s: float = 1000.0
     """Events per second of event time: sample i happens at i / events_per_s."""
     history: int = 20
@@ -108,7 +109,7 @@ class Population:
     items: Floats
     """Latent vectors of items, shape [items, LATENT]."""
     values: tuple[NDArray[np.int32], ...]
-    """One table per field that maps the rank of a user, item or context to the logged id."""
+    """One table per field. Each table maps the rank of a user, item or context to the logged id."""
     laws: tuple[Zipf, ...]
     """Frequency distribution of the ranks of each field."""
 
@@ -270,7 +271,7 @@ class Truth:
         self._dense = _weights(
             spec.dense, spec.dense_strength / np.sqrt(max(spec.dense, 1)), spec.drift_per_hour, world.stream(11, task)
         )
-        # without drift these are not needed, and for ten million users they would take 360 MB
+        # without drift these arrays are not needed, and for ten million users they would take 360 MB
         people = np.arange(len(world.users) if spec.drift_per_hour > 0 else 0, dtype=np.int64)
         self._turn = np.float32(spec.drift_per_hour) * counter_rng.normals(people, world.stream(12, task))[0]
         self._other = np.ascontiguousarray(counter_rng.normals(people, world.stream(13, task), LATENT).T)

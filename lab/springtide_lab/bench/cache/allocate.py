@@ -1,8 +1,8 @@
 """Count the transmissions of Herald's scheduler and of ours on the same streams of ids, from the plans of every step.
 
-In: generated streams or `--ids FILE`; 8 workers of 128 samples, caches of 10% of all rows. Out: for each system, the
-rows pulled, pushed and sent between workers; for tiny batches, our allocation against the best possible one. Nothing
-is timed.
+In: generated streams or `--ids FILE`; 8 workers of 128 samples each, and caches of 10% of all rows. Out: for each
+system, the numbers of rows that are pulled, pushed and sent between workers; for tiny batches, our allocation against
+the best possible one. Nothing is timed.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from springtide_lab.bench.core import harness, report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One system: a policy that allocates samples to workers, and the kinds of exchange that it may use."""
+    """One system to compare: a policy that allocates samples to workers, and the kinds of exchange that it may use."""
 
     name: str
     policy: str
@@ -126,8 +126,9 @@ def quality(stream: id_streams.IdStream, *, workers: int, p2p: str, steps: int, 
 def fewest_transmissions(scheduler: plan_traffic.ComparingScheduler, features: Sequence[schedulers.FeatureIds]) -> int:
     """Return the transmissions of the best allocation of one sample to each worker.
 
-    With one sample per worker, the number of workers that train a key is fixed. An allocation only decides whether
-    the key's owner is one of these workers, so this is a linear assignment problem. Each feature has its own table.
+    With one sample per worker, the number of workers that train a key does not depend on the allocation. An allocation
+    only decides whether the key's owner is one of these workers, so the best allocation is the solution of a linear
+    assignment problem. Each feature has its own table.
     """
     settings = scheduler.settings
     saved = np.zeros((settings.workers, settings.workers), dtype=np.int64)  # by sample and worker
@@ -189,7 +190,7 @@ def given(options: Options, *, samples: int) -> list[id_streams.IdStream]:
 
 
 def run(stream: id_streams.IdStream, way: Way, *, warmup: int) -> SentRows:
-    """Run one system on one stream. If the stream is too short for `warmup`, its second half counts."""
+    """Run one system on one id stream. If the stream is too short for `warmup`, its second half counts."""
     batches = stream.batches(WORKERS * BATCH)
     settings = way.settings(workers=WORKERS, capacity_rows=int(SHARE * stream.total_rows))
     return run_scheme(settings, batches, warmup=min(warmup, len(batches) // 2))

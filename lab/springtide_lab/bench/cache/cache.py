@@ -33,7 +33,7 @@ def shaping(device: str, gbit: float) -> list[str]:
 
 
 def refusal() -> str | None:
-    """Return why this machine cannot create the network, or None if it can."""
+    """Return why this machine cannot create the network; return None if it can."""
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
         return f"{' and '.join(missing)} (iproute2) not found"

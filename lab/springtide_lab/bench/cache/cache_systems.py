@@ -46,7 +46,9 @@ class Rank:
         return self.client.dense(self.first_table + table, rows - self.starts[table], self.dim)
 
     def even(self, step: int) -> Ids:
-        """Return this rank's samples in systems without allocation: an equal, contiguous part of the batch."""
+        """Return this rank's samples, for systems that do not allocate samples: an equal, contiguous part of the
+        batch.
+        """
         size = len(self.batch(step)) // self.workers
         return np.arange(self.rank * size, (self.rank + 1) * size)
 
@@ -90,8 +92,8 @@ class NoCache:
 class Het:
     """HET in bsp: an LRU cache that pulls missing and outdated rows, pushes every update and prefetches rows.
 
-    This HET knows which rows have changed, because it computes this from the ids of all ranks' samples. Version
-    checks therefore cost nothing here, which favours HET.
+    This variant of HET computes which rows have changed from the ids of all ranks' samples. Version checks therefore
+    cost nothing here, which favours HET.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -110,7 +112,7 @@ class Het:
     def read(self, step: int, number: int, rows: Ids) -> Floats:
         """Return current rows from the cache and others from the servers; then prefetch rows of the next step."""
         there = self._place[rows]
-        self._used[there[there >= 0]] = step  # marks these rows as used, so that pulled rows do not evict them
+        self._used[there[there >= 0]] = step  # this call marks the rows as used, so that pulled rows do not evict them
         self._take_early(step)
         missing = rows[~self._has(rows)]
         self._enter(missing, values(pulled(self._rank, missing, number), self._rank.dim), step)
@@ -235,7 +237,7 @@ class Scheduled:
     def read(self, step: int, number: int, rows: Ids) -> Floats:
         """Return rows from the cache or the servers, as planned; plan the next step."""
         assert self._planned is not None
-        if self._planned[1] != number:  # other systems have used the step numbers since the plan
+        if self._planned[1] != number:  # the other systems have used step numbers since this plan was made
             self._move(number)
         self._part = pulled(self._rank, rows, number)
         self._mine.pop(step - 1, None)

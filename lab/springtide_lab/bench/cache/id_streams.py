@@ -148,7 +148,9 @@ def independent(exponent: float) -> "Draw":
 
 
 def correlated(random: np.random.Generator, rows: Sequence[int], samples: int) -> Ids:
-    """Draw samples of random users. Each user has one id of its own in every table, used most of the time."""
+    """Draw the samples of random users. In every table, each user has one favourite id, which most of the user's
+    samples have.
+    """
     popular = Popularity(random, rows, ZIPF)
     own = popular.draw(USERS)
     return _loyal(random, popular, own[random.integers(0, USERS, samples)])

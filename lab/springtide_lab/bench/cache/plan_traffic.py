@@ -1,7 +1,7 @@
 """Count the rows that the plans of one step pull, push and send, and show the state of a scheduler.
 
 In: the plans of `embedding.schedule.scheduler`, one per rank. Out: counts per worker, their total, and the reward of
-Herald's Appendix A: an iteration waits for the largest push, and then for the largest pull.
+Herald's Appendix A. In the reward, an iteration waits for the largest push, and then for the largest pull.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from springtide.embedding.schedule.scheduler import POLICIES, FeatureIds, Schedu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTraffic:
-    """Rows by worker for one step: pulled for it, pushed before it, and pushed at its end."""
+    """Numbers of rows by worker for one step: pulled before the step, pushed before the step, and pushed at its end."""
 
     pulls: tuple[int, ...]
     gradients: tuple[int, ...]

@@ -34,7 +34,7 @@ class Drive:
     """Measurements of one scheduler over the batches after the warm-up."""
 
     seconds: NDArray[np.float64]
-    """Seconds of each whole schedule: reading, allocation, plans, snapshot."""
+    """Seconds of each schedule, for all parts together: reading, allocation, plans, snapshot."""
     stages: dict[str, float]
     """Median seconds of each stage."""
     transmissions: float

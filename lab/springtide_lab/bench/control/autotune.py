@@ -1,7 +1,8 @@
 """Compare the shape that a job finds by its own planning with the best shape of a grid that is measured in full.
 
 In: the job of `bench/core/quota_job.py` and a budget of cores. Out: `vs_best`, the throughput of the shape that the
-job's planning chose, divided by that of the best shape; both are measured again in alternating rounds.
+job's planning chose, divided by the throughput of the best shape. The benchmark measures both again in alternating
+rounds.
 """
 
 import functools
@@ -63,7 +64,7 @@ QUICK = Search(
 def tried(bounds: ShapeBounds) -> list[list[Shape]]:
     """Return the shapes that use the whole budget, grouped by their numbers of workers and servers.
 
-    A shape uses the whole budget if the rest cannot give its workers or servers one more step of CPU.
+    A shape uses the whole budget if the remaining cores are less than one more CPU step for its workers or servers.
     """
     step = bounds.cpu_step or 0.0
     found = []
@@ -103,7 +104,7 @@ def tried_all(folder: pathlib.Path, search: Search) -> dict[Shape, float]:
 
 
 def speed_of(job: QuotaJob, shape: Shape, times: Times) -> float:
-    """Give a job this shape; return its samples per second."""
+    """Run a job with this shape; return its samples per second."""
     job.become(shape)
     time.sleep(times.settle_s)
     began = time.time()
@@ -124,7 +125,7 @@ class Alone:
 
 
 def found_alone(folder: pathlib.Path, search: Search) -> Alone:
-    """Run a job that plans its own shape, starting with one worker and one server that share half of the budget."""
+    """Run a job that plans its own shape. It starts with one worker and one server that share half of the budget."""
     each = round(search.bounds.quota.cpu / 4, 2)
     first = Shape(workers=1, servers=1, worker_cpu=each, server_cpu=each)
     config = PlanningConfig(sample_s=10.0, sample_steps=100, between_changes_s=10.0, total_cpu=search.bounds.quota.cpu)

@@ -16,7 +16,7 @@ from springtide_lab.bench.core import harness, peers, report, versions
 CLIENTS = 4
 MOST = 16  # leases per call
 WORKERS = 1000
-LEASES = 8  # shards that each worker holds: about ten seconds of training
+LEASES = 8  # shards that each simulated worker holds: about ten seconds of training
 
 
 def bench(options: Options) -> report.Result:

@@ -22,7 +22,7 @@ TARGET = 0.10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One configuration; the model does not see it if `held_out` is True."""
+    """One configuration of a job. If `held_out` is True, the fit does not use its measurements."""
 
     shape: Shape
     held_out: bool = False
@@ -37,7 +37,8 @@ FULL: Sizes = {
     (2, 2): [(0.5, 0.2, True), (0.3, 0.1, False)],
     (3, 2): [(0.3, 0.2, False), (0.4, 0.1, True)],
 }
-"""For numbers of workers and servers: cores of each worker, cores of each server, and whether to hold it out.
+"""For each pair (number of workers, number of servers): cores of each worker, cores of each server, and whether to hold
+the pair out.
 
 Some configurations are limited by the workers' cores, some by the servers' cores, some by neither.
 """

@@ -1,8 +1,8 @@
 """Simulate the clients of `bench master-load`: many workers in one process, each with its own connection.
 
-Options: address, secret, workers, heartbeat_s, leases. Each worker holds some leases, pretends to train some batches,
-reports them in its heartbeat and replaces finished leases. A round takes seconds and returns heartbeats per second, the
-latency of answers, and the longest delay of the master's event loop.
+Options: address, secret, workers, heartbeat_s, leases. Each simulated worker holds some leases, claims to train some
+batches, reports them in its heartbeat and replaces finished leases. A round takes seconds and returns heartbeats per
+second, the latency of answers, and the longest delay of the master's event loop.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Measure the time and quality of one full decision for a cluster: fit models, list candidates, share out capacity.
 
-In: jobs with known coefficients and noisy profiles. Out: CPU seconds of one decision for up to 10,000 jobs of 30
-cores each, with similar jobs and with jobs that all differ; for small clusters, the quality relative to the optimum.
+In: jobs with known coefficients and noisy profiles. Out: CPU seconds of one decision for up to 10,000 jobs of 30 cores
+each, once with similar jobs and once with jobs that all differ. For small clusters, also the gain of the decision
+relative to the optimum.
 """
 
 import statistics
@@ -29,7 +30,9 @@ CORES_A_JOB, GIB_A_JOB = 30.0, 120.0
 MEASURED = 8
 """Number of measured configurations of each job."""
 WINDOWS, MOST_WINDOWS = 2, 40
-"""Windows of each configuration, and the maximum where all jobs differ (160 windows per job on average)."""
+"""Windows of each configuration, and the highest number of windows if all jobs differ (160 windows per job on
+average).
+"""
 NOISE = 0.03
 USED = 0.55
 """Share of their cores that all workers and all servers use in every window, as the mean of both roles."""
@@ -174,7 +177,7 @@ def _uses(shape: Shape, drawn: np.random.Generator) -> tuple[RoleUse, ...]:
 
 
 SECONDS = 10.0
-"""Time limit of one exact solution in seconds; a solution takes milliseconds."""
+"""Time limit of one exact solution in seconds. A solution usually takes milliseconds."""
 
 
 def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Floats) -> KnapsackOptions:

@@ -84,7 +84,7 @@ async def install(client: Client) -> None:
 
 
 class Operator(LoopThread):
-    """An operator in its own thread and event loop."""
+    """An operator in a separate thread and event loop."""
 
     def __init__(self, kubeconfig: str) -> None:
         super().__init__("operator")

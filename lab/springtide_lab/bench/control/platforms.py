@@ -82,8 +82,9 @@ class Ran(NamedTuple):
 
 
 Run = Callable[[RunPlan], Ran]
-"""Function that starts a platform, runs a job on it to the end and stops it again, so that idle platforms cause no
-load."""
+"""Function that starts a platform, runs a job on the platform to its end, and stops the platform again, because idle
+platforms would cause load.
+"""
 
 
 def run_locally(folder: pathlib.Path, plan: RunPlan) -> Ran:

@@ -146,8 +146,8 @@ def track(label: str, items: Iterable[Item], *, total: int | None = None) -> Ite
 
 
 Measure = Callable[[], float | Mapping[str, float]]
-"""Function that measures one round and returns its figure, or several named figures; "figure" is the compared
-figure.
+"""Function that measures one round and returns its figure, or several named figures. The benchmark compares the one
+named "figure".
 """
 
 
@@ -169,7 +169,7 @@ class Rounds:
 
     figures: Mapping[str, Sequence[float]]
     parts: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
-    """Other figures of the same rounds, by part and contestant."""
+    """Further figures of the same rounds, by part and contestant."""
 
     def part(self, name: str) -> "Rounds":
         return Rounds(figures=self.parts[name])

@@ -1,7 +1,7 @@
 """Start the subject of a benchmark: a real job on this machine, or a worker with servers but without a master.
 
 `prepared` returns a job that runs a script. `SCRIPT` is a training script that records when each step ended. `job`
-returns the same object as `st.join()`, connected to servers (core/server_process.py).
+returns the same kind of object as `st.join()`, connected to servers (core/server_process.py).
 """
 
 import contextlib

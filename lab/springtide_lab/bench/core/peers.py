@@ -1,7 +1,7 @@
 """Run peer systems in their own processes and virtual environment; talk to them in lines of JSON.
 
-In: a benchmark script that speaks the protocol below, such as `store/bags`. Out: `Worker.figure` measures one round.
-The environment `.venv-peers` is created once, beside the environment of this process.
+In: a benchmark script that speaks the protocol below, such as `store/bags`. Out: `Worker.figure`, which measures one
+round. The environment `.venv-peers` is created once, beside the environment of this process.
 
     -> {"do": "start", ...options}    <- {"ready": true, "versions": {...}}  or  {"error": "..."}
     -> {"do": "round", ...}           <- {"figure": 123.4, ...}
@@ -25,7 +25,9 @@ from springtide_lab.bench.core import harness, versions
 FOLDER = ".venv-peers"
 SCRIPTS = pathlib.Path(__file__).parent.parent
 PROTOCOL = pathlib.Path(__file__).parent / "worker_side" / "line.py"
-"""Program that runs a peer's script. No other module is in its folder: peers can import neither Springtide nor lab."""
+"""Program that runs a peer's script. The folder of the script has no other module, so that peers can import neither
+Springtide nor lab.
+"""
 PEER_VERSIONS: dict[str, str] = {}
 """Package versions that workers have reported so far; part of a benchmark's result."""
 

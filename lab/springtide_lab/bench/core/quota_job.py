@@ -103,7 +103,9 @@ def facts() -> ModelFacts:
 
 
 class QuotaJob:
-    """One WideDeep job with CPU quotas; `with` starts and ends it. Consecutive jobs may share the folder."""
+    """A WideDeep job with CPU quotas. A `with` statement starts and ends the job. Consecutive jobs may share the
+    folder.
+    """
 
     def __init__(
         self,
@@ -143,7 +145,7 @@ class QuotaJob:
         self.cluster.until(lambda _: all(path.exists() and path.stat().st_size for path in told))
 
     def become(self, shape: Shape) -> None:
-        """Change to this shape: scale to its numbers of roles, then set their CPU quotas."""
+        """Change the job to this shape: scale to its numbers of roles, then set the CPU quotas of the roles."""
         status = self.cluster.status
         if (status.roles.workers.wanted, status.roles.servers.wanted) != (shape.workers, shape.servers):
             asked, known, same = time.time(), len(self.cluster.moves()), status.roles.servers.wanted == shape.servers
@@ -253,7 +255,9 @@ def used(job: LocalCluster, seconds: float) -> tuple[float, float]:
 
 
 def measured(folder: pathlib.Path, shapes: Sequence[Shape], times: Times) -> list[QuotaProfile]:
-    """Measure one job in shapes with equal numbers of roles: forwards, then backwards, so that drift cancels out."""
+    """Measure one job in shapes with equal numbers of roles: first forwards, then backwards, so that a drift of the
+    machine's speed cancels out.
+    """
     first = shapes[0]
     name = f"quota-{first.workers}-{first.servers}"
     with QuotaJob(folder, first, name=name) as job:

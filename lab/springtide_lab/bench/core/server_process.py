@@ -72,7 +72,9 @@ def fill_rows(store: Any, rows: int, dim: int, *, table: int = 0) -> None:
 
 
 def sink() -> int:
-    """Open a socket that reads and discards one connection's bytes, then sends one byte; return its port."""
+    """Open a socket that accepts one connection, discards its bytes and then sends one byte back; return the socket's
+    port.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
 
     def swallow() -> None:

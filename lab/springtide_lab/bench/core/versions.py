@@ -1,8 +1,8 @@
 """Pin versions of the peers that work together. `python -m springtide_lab.bench.core.versions` prints these versions.
 
 The packages are installed with `--no-deps`, because TorchRec's requirements would replace torch. fbgemm 1.9.0 cannot be
-imported with torch 2.13.0. DLRover's requirements omit packages that its master imports; the list below includes those
-packages and their dependencies.
+imported with torch 2.13.0. DLRover's requirements omit packages that its master imports. The list below includes the
+omitted packages and their dependencies.
 """
 
 TORCH = "torch==2.13.0"

@@ -1,7 +1,7 @@
 """Measure the gain of data workers for a job with more preprocessing than compute, with one core for each side.
 
-In: a click model (text_clicks.py) whose trainer does all preprocessing, or whose data workers do it with the
-automatic split or the split at the data set; a job with cheap preprocessing. Out: `vs_dataset_split`, `vs_ideal`,
+In: a job with a click model (text_clicks.py). Its trainer does all preprocessing, or its data workers do it with the
+automatic split or the split at the data set. Also a job with cheap preprocessing. Out: `vs_dataset_split`, `vs_ideal`,
 `overhead_when_cheap`.
 """
 

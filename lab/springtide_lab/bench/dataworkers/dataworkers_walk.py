@@ -29,7 +29,7 @@ from springtide_lab.bench.dataworkers.text_clicks import LogLines
 
 
 class TunedStep(NamedTuple):
-    """One interval: its end in seconds, the observations in it, and the reason of the decision that followed."""
+    """One interval: its end in seconds, the observations in the interval, and the reason for the decision after it."""
 
     at: float
     seen: FeedSeen
@@ -37,17 +37,21 @@ class TunedStep(NamedTuple):
 
 
 CPU = 0.02
-"""Share of a core that the walk counts as one CPU, so that 8 CPUs for a trainer and each of three data workers fit."""
+"""Share of a core that the walk counts as one CPU. The share is so small that 8 CPUs for the trainer and for each of
+three data workers fit.
+"""
 RESERVE = 3
 """Number of data workers that start with the trainer and are attached later, because starting one costs seconds of CPU
 time."""
 SHARES = 5
-"""Number of shares of the machine, as if each had a GPU: one for the trainer, the others for data workers."""
+"""Number of equal shares of the machine, as if each share had a GPU: one share for the trainer, the others for data
+workers.
+"""
 END_S = 10.0
 
 
 class WalkProcess:
-    """One process in a control group; it may use a whole core until `hold_to` sets a lower quota."""
+    """A process in a control group. It may use a whole core until `hold_to` sets a lower quota."""
 
     def __init__(self, name: str, group: ControlGroup, options: dict[str, Any]) -> None:
         self.name, self.group = name, group
@@ -58,12 +62,12 @@ class WalkProcess:
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds used so far, in the walk's unit of CPUs."""
+        """CPU time used so far, in seconds of the walk's CPUs."""
         return self.group.usage().cpu_s / CPU
 
 
 class WalkProcesses:
-    """One trainer and its data workers; `with` starts the trainer and ends all processes."""
+    """A trainer and its data workers. A `with` statement starts the trainer, and ends all processes."""
 
     def __init__(self, *, step_s: float, trainer_cpu: float, cpus: float) -> None:
         self._step_s, self._trainer_cpu, self._cpus = step_s, trainer_cpu, cpus
@@ -256,7 +260,7 @@ def walk(crew: WalkProcesses, every_s: float, *, most: int) -> list[TunedStep]:
 
 
 def ideal(taken: Sequence[TunedStep]) -> float | None:
-    """Return the steps per second that the trainer would reach with all its CPUs, if it never waited for data.
+    """Return the steps per second that the trainer would reach with all its CPUs without waiting for data.
 
     The figure comes from intervals in which the trainer waited little. Without data workers, return None.
     """

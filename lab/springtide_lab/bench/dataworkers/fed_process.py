@@ -65,8 +65,9 @@ class FedMaster(LocalMaster):
 
 
 class FedJob(Job):
-    """A job that reads batches like a job with servers, but keeps its tables in this process; a server would need a
-    third core."""
+    """A job that reads batches like a job with servers, but has its tables in this process, because a server would need
+    a third core.
+    """
 
     def __init__(self, rules: FeedRules, folder: pathlib.Path) -> None:
         settings = config.load()
@@ -78,7 +79,9 @@ class FedJob(Job):
         self.feed_from([])
 
     def feed_from(self, addresses: list[str]) -> None:
-        """Read batches from these data workers from now on; if there are none, the trainer reads the samples itself."""
+        """From now on, read batches from these data workers. If the list is empty, the trainer reads the samples
+        itself.
+        """
         self._roster += 1
         members = tuple(Feeder(f"data worker at {address}", address, n) for n, address in enumerate(addresses))
         self._link.news.feeders.take(Feeders(epoch=self._roster, wanted=max(1, len(members)), members=members))
@@ -112,7 +115,7 @@ class Trainer:
         self.tuned = TunedFeed(self.job) if way == "auto" else None
 
     def loop(self) -> Iterator[None]:
-        """Train one step for each iteration."""
+        """Train one step in each iteration."""
         for batch in self.batches:
             text_clicks.train(self.model, [self.optimizer], batch)
             yield
@@ -152,7 +155,7 @@ class Trainer:
 
 
 def ready_s() -> float:
-    """Return the seconds for which this thread ran or waited for a core; at all other times it was blocked."""
+    """Return the seconds for which this thread ran or waited for a core. At all other times the thread was blocked."""
     _, queued, _ = pathlib.Path("/proc/thread-self/schedstat").read_text().split()
     return time.thread_time() + int(queued) / 1e9
 
@@ -163,7 +166,9 @@ class TunedFeed:
     def __init__(self, job: Any) -> None:
         self.job, self.tuning = job, tuner.begin(FeedRules(every_s=1.0))
         self.wanted = self.decisions = 0
-        """Number of decisions so far; `wanted` is the highest number of data workers wanted so far."""
+        """Number of decisions so far; `wanted` is the highest number of data workers that a decision has wanted
+        so far.
+        """
         self.why = ""
         threading.Thread(target=self.run, daemon=True).start()
 
@@ -182,7 +187,7 @@ class TunedFeed:
 
 
 class Again:
-    """Make one batch, and return it for every later request too."""
+    """Make one batch, and return the same batch for every later request."""
 
     def __init__(self, run: Any) -> None:
         self.run = run

@@ -156,7 +156,7 @@ def _line(chance: random.Random) -> str:
 
 
 def log_pipeline() -> Any:
-    """Return the preprocessing of the walk; its data workers run it, or its trainer if there are none."""
+    """Return the preprocessing of the walk. Data workers run it; without data workers, the trainer runs it."""
     from springtide.dataworker.feed.worker import Pipeline, PipelineStage
 
     return Pipeline((PipelineStage("clicks", LogLines()),))

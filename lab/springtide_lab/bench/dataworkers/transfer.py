@@ -45,14 +45,16 @@ def bench(options: Options) -> report.Result:
 
 
 def placings() -> dict[str, dict[str, list[int]]]:
-    """Return the cores of both processes for two cases: one core for each process, and one core for both."""
+    """Return the cores of the sender and of the receiver for two cases: one core for each process, and one core for
+    both.
+    """
     cores = sorted(os.sched_getaffinity(0))
     first, second = [cores[0]], [cores[-1]]
     return {"a core each": {"sender": second, "receiver": first}, "half a core": {"sender": first, "receiver": first}}
 
 
 def one(sender: peers.Worker, receiver: peers.Worker, **request: Any) -> dict[str, float]:
-    """Measure one way; return batches per second, and CPU seconds of both processes per batch."""
+    """Measure one way of sending; return batches per second, and CPU seconds of both processes per batch."""
     before = sender.figure(what="cpu")
     answer = receiver.ask("round", **request)
     used = (sender.figure(what="cpu") - before) / answer["batches"] + answer["cpu_s"]

@@ -132,7 +132,7 @@ ASK, BATCH, TENSOR = 1, 2, 3
 
 
 def serve_ours(accepted: Any) -> None:
-    """Serve Springtide's ways: each request asks for one fused message or one message per tensor."""
+    """Serve the ways of Springtide: each request asks for one fused message, or for one message per tensor."""
     from springtide.dataworker.transport import codec
 
     drawn: dict[tuple[int, int], list[torch.Tensor]] = {}

@@ -22,7 +22,9 @@ LOCAL = ("memcpy", "springtide", "torch.save", "async_save")
 
 
 def blocking(options: Options) -> report.Result:
-    """Measure how long a save blocks its caller; measure one size at a time, so that there is enough memory."""
+    """Measure how long a save blocks its caller. Measure one size at a time, because several sizes at once need too
+    much memory.
+    """
     sizes, rounds = ((0.05,), 2) if options.quick else ((1.0, 2.0), 5)
     notes: list[str] = []
     measured = {size: saved(size, rounds, options, notes) for size in sizes}
@@ -156,7 +158,7 @@ def stall(options: Options, server: peers.Worker, worker: peers.Worker) -> Stall
 
 
 def gaps(times: list[float]) -> list[tuple[float, float]]:
-    """Return each step's end, and the seconds since the end of the step before."""
+    """Return the end of each step, and the seconds between it and the end of the previous step."""
     return [(after, after - before) for before, after in itertools.pairwise(times)]
 
 

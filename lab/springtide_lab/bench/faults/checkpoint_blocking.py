@@ -1,8 +1,8 @@
 """Measure in one process how long several ways to save a state dict block the caller.
 
 Options: kind (local | dlrover), gigabytes. The ways of `local` are Springtide's Checkpointer, torch.save, torch's
-async_save, and a copy by two threads into other memory. A round takes the way and returns the seconds for which the
-caller was blocked; it answers after the rest of the save has ended.
+async_save, and a copy by two threads into other memory. A round names the way to save, and returns the seconds for
+which the caller was blocked. The process answers after the rest of the save has ended.
 """
 
 import atexit
@@ -22,7 +22,9 @@ import torch
 PACKAGES = ("torch",)
 
 Way = Callable[[int], tuple[float, Callable[[], object]]]
-"""Function that starts a save with a number; returns the blocked seconds, and a function that waits for its end."""
+"""Function that starts the save with the given number. It returns the blocked seconds, and a function that waits for
+the end of the save.
+"""
 
 THREADS = 2
 

@@ -19,7 +19,7 @@ from springtide_lab.bench.faults import rescale
 TARGET = 0.2
 LOOK_S, PATIENCE_S = 0.5, 300.0
 WORKERS, VICTIM = 2, "server-1"
-CPU, SHARE = 0.7, 0.03  # cores of each server, and the part of them that the throttled one keeps
+CPU, SHARE = 0.7, 0.03  # cores of each server, and the share of these cores that the throttled server keeps
 DIM, IDS, PAUSE_S = 64, 256, 0.03
 """Row size, ids per sample, pause per step: 16 thousand keys per step, so that servers have enough work."""
 PAPER = "36.4% shorter than without reaction, 27.6% shorter than stop-restart"
@@ -37,7 +37,7 @@ class HotServerSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotServerRun:
-    """Measurements of one job after its server was throttled."""
+    """Measurements of one job after the throttling of its server."""
 
     full: float
     """Steps per second before the throttling."""

@@ -1,7 +1,9 @@
-"""Measure how fast one server hands all its slots to another while nobody trains, against plain TCP over loopback.
+"""Measure how fast one server hands all its slots to another server without training traffic, compared to plain TCP
+over loopback.
 
 In: two server processes with tables of some hundred MB; the slots move there and back. Out: `bandwidth_vs_loopback`,
-the bytes of slot data per second divided by those of one TCP stream between the same processes in the same round.
+the bytes of slot data per second, divided by the bytes per second of one TCP stream between the same processes in the
+same round.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Measure how soon another worker continues the shard of a worker that `kill -9` ended, in a job of four workers.
+"""Measure how soon a second worker continues the shard of a worker that `kill -9` ended, in a job of four workers.
 
 In: a real job whose workers record the batches they train. Out: `seconds_over_two_heartbeats`, the measured time minus
 two heartbeat periods. The value can be negative, because the agent notices the end of a process at once.

@@ -70,7 +70,7 @@ def uploaded(folder: pathlib.Path) -> int:
 
 
 def forget_pages(folder: pathlib.Path) -> None:
-    """Drop these files from the page cache, so that the next read comes from the disk."""
+    """Drop these files from the page cache, so that the next read loads them from the disk."""
     for path in folder.iterdir():
         try:
             handle = os.open(path, os.O_RDONLY)

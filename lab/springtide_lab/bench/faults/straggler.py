@@ -1,8 +1,8 @@
 """Measure how much longer than ideal a job takes when one of its four workers is throttled by a real CPU quota.
 
 In: real jobs. In one, a worker is throttled to 3% midway; WideDeep and xDeepFM have a worker at 25% from the start.
-Out: `jct_vs_ideal`, where the ideal time is the remaining work divided by the remaining capacity. Jobs whose workers
-get equal parts of the data are measured for comparison.
+Out: `jct_vs_ideal`, where the ideal time is the remaining work divided by the remaining capacity. For comparison, the
+benchmark also measures jobs whose workers get equal parts of the data.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class StragglerClicks(torch.utils.data.Dataset[Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One kind of work: data, model and cost of a batch."""
+    """One kind of training: data, model and cost of a batch."""
 
     batch: int
     """Samples per batch, chosen so that a batch takes about 10 ms of a core."""
@@ -124,8 +124,8 @@ for batch in batches:
 
 
 def started(folder: pathlib.Path, kind: str, batches: int, *, workers: int = WORKERS) -> LocalCluster:
-    """Return a job of `batches` batches, to use as a context. The job records its batches in `folder`; the data lies
-    beside that folder.
+    """Return a job of `batches` batches, for use in a `with` statement. The job records its batches in `folder`. Its
+    data is in a folder beside `folder`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     spec = JobSpec(name="straggler", workers=workers, worker_cpu=1.0)
@@ -179,11 +179,11 @@ PATIENCE_S = 1800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerCase:
-    """One case: a kind of work, and how slow one worker becomes."""
+    """One case: a kind of training, and the slowdown of one worker."""
 
     kind: str
     slow: float
-    """Share of its quota that the slow worker keeps."""
+    """Share of its quota that remains to the slow worker."""
     paper: str
     """The paper's change of job time, relative to equal parts of the data (doing nothing)."""
 
@@ -306,10 +306,10 @@ def one(case: StragglerCase, batches: int, *, even_s: float) -> StragglerRun:
 
 
 def full_paces(times: list[list[float]], began: float, throttled_at: float) -> tuple[float, ...]:
-    """Return each worker's batches per second at its full quota: the higher of the rates before and after the
+    """Return each worker's batches per second at full quota: the higher one of its rates before and after the
     throttling.
 
-    If something else disturbs the machine in one phase, the ideal therefore does not look worse.
+    So a disturbance of the machine in one of the phases does not make the ideal look worse.
     """
     later = sorted(at for mine in times for at in mine if at >= throttled_at)
     until = later[int(0.8 * len(later))]  # leaves out the end, where some workers may have nothing to do

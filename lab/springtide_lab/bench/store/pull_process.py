@@ -40,7 +40,7 @@ def serve_springtide(options: dict[str, Any]) -> str:
 
 
 def serve_raw(options: dict[str, Any]) -> str:
-    """Serve rows of one array over one socket: it receives indices in requests of fixed size and sends rows."""
+    """Serve rows of one array over one socket: receive indices in requests of fixed size, and send rows."""
     table = np.ones((options["tables"] * options["rows"], options["dim"]), dtype=np.float32)
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -61,7 +61,7 @@ def serve_raw(options: dict[str, Any]) -> str:
 
 
 def serve_rpc(options: dict[str, Any]) -> str:
-    import pull_process  # import this file by the name under which the other process looks up calls
+    import pull_process  # import this file under the name by which the second process finds its calls
     import torch
 
     pull_process.ALIVE.append(torch.ones(options["tables"] * options["rows"], options["dim"]))
@@ -104,7 +104,7 @@ def draw(options: dict[str, Any]) -> list[tuple[Any, Any]]:
 
 
 def numbered(options: dict[str, Any]) -> list[Any]:
-    """Return the same sets as row numbers of one array that holds all tables."""
+    """Return the same sets of rows as row numbers in one array that contains all tables."""
     return [table.astype(np.int64) * options["rows"] + keys for table, keys in draw(options)]
 
 

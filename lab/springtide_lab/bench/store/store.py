@@ -1,7 +1,7 @@
 """Measure tables: alone against a minimal loop in C++, and through the public module against peers.
 
-In: native tables against a loop that only reads one index cell and then the row; lookup, backward and update through
-`st.EmbeddingBags` against nn.EmbeddingBag and FBGEMM. Out: five goals.
+In: the native tables and a loop that only reads one index cell and then the row; lookup, backward and update through
+`st.EmbeddingBags`, nn.EmbeddingBag and FBGEMM. Out: five goals.
 """
 
 import contextlib
@@ -104,7 +104,7 @@ def theirs(
 
 
 PROBE_BATCH = 13_312  # 512 samples x 26 features
-CHUNK = 1 << 18  # rows that one call inserts
+CHUNK = 1 << 18  # number of rows that one call inserts
 STATE_FLOATS: Mapping[str, Callable[[int], int]] = {
     "sgd": lambda dim: 0,
     "adagrad": lambda dim: dim,
@@ -135,7 +135,7 @@ class ProbeCase:
 
 
 def probe_cases(*, quick: bool) -> list[ProbeCase]:
-    """Return for every optimizer 26 tables of 100k rows, and one table whose rows (weights and state) take 4 GiB."""
+    """Return, for every optimizer, 26 tables of 100k rows, and one table whose rows (weights and state) take 4 GiB."""
     small, big_bytes = (2_000, 1 << 24) if quick else (100_000, 1 << 32)
     found = []
     for optimizer, state in STATE_FLOATS.items():

@@ -30,7 +30,7 @@ MEASURE_S: Mapping[SyncMode, float] = {"async": 5.0, "bsp": 12.0}
 """Seconds of a window. In bsp a window of 4 s has an error of 2.5%, and starting a job takes longer than that, so bsp
 gets few long windows."""
 BUDGET_S: Mapping[SyncMode, float] = {"async": 290.0, "bsp": 400.0}
-"""Seconds for all rounds of one mode, including the start of its jobs: twelve minutes for both modes."""
+"""Seconds for all rounds of one mode, including the start of its jobs. Both modes together take twelve minutes."""
 LEAST_ROUNDS, MOST_ROUNDS = 3, 12
 DRAWS = 200
 """Number of resamplings of the rounds for the confidence interval."""
@@ -57,7 +57,8 @@ def bench(options: Options) -> report.Result:
     with harness.scratch() as folder:
         quota_job.clicks(folder)
         for sync, numbers in wanted.items():
-            # in bsp every shape gets its own job, because a new group resumes from a checkpoint, which takes long here
+            # in bsp every shape gets a separate job, because a new group resumes from a checkpoint, which takes long
+            # here
             ways = one_job if sync == "async" else jobs_anew
             least, budget_s, seconds = (
                 (1, 0.0, 1.5) if options.quick else (LEAST_ROUNDS, BUDGET_S[sync], MEASURE_S[sync])
@@ -138,7 +139,7 @@ def interval(kind: Kind, rounds: Sequence[Round], *, seed: int = 0) -> tuple[flo
 
 
 def judge(taken: Mapping[SyncMode, Sequence[Round]]) -> report.Result:
-    """Return the result: every model's error when it predicts each measurement from the others."""
+    """Return the result: the error of each model when it predicts one measurement from all other measurements."""
     rows: list[report.Cells] = []
     goals: list[report.Goal] = []
     speeds: list[str] = []

@@ -278,7 +278,9 @@ def one_worker(folder: pathlib.Path) -> float:
 
 
 def play(folder: pathlib.Path, *, peak: float, lasts_s: float) -> tuple[JobStatus, list[OnlinePoint], int]:
-    """Replay one day to a job; return its last status, its points, and the number of lost or repeated records."""
+    """Replay one day of traffic to a job; return the job's last status, its points, and the number of lost or repeated
+    records.
+    """
     folder.mkdir()
     share = day_shares(SEED)
     midnight = time.time()

@@ -41,7 +41,7 @@ class Scene:
     capacity: float = 2000.0
     """Records per second that a worker trains, by waiting instead of computing."""
     load: float = 0.8
-    """Share of its capacity that arrives at each worker while all partitions have the same rate."""
+    """Share of each worker's capacity that arrives at the worker while all partitions have the same rate."""
     hot: int = 1
     """Number of partitions with a higher rate during the burst, all of one worker."""
     times: float = 10.0
@@ -80,7 +80,7 @@ class Scene:
         return self._needs_s((1 - self.load) * self.capacity)
 
     def together_s(self) -> float:
-        """Return the same if all workers share the backlog without any overhead."""
+        """Return the lag for the case that all workers share the backlog without any overhead."""
         return self._needs_s((1 - self.load) * self.capacity * self.workers)
 
     def _needs_s(self, spare: float) -> float:
@@ -89,7 +89,8 @@ class Scene:
 
 
 def lags(times: Floats, offsets: Ints, appended: Floats) -> Floats:
-    """Return for each time how long a partition's oldest untrained record has waited, in seconds; 0 without any.
+    """Return, for each time, how long a partition's oldest untrained record has waited, in seconds; 0 without untrained
+    records.
 
     times: observation times. offsets: the partition's trained offset at each time. appended: each record's arrival.
     """
@@ -100,7 +101,7 @@ def lags(times: Floats, offsets: Ints, appended: Floats) -> Floats:
 
 
 def waiting_times(times: Floats, offsets: Ints, appended: Floats) -> Ints:
-    """Return for each time how many records of a partition have arrived and are not trained."""
+    """Return, for each time, how many records of a partition have arrived but are not trained yet."""
     there: Ints = np.searchsorted(appended, times, side="right").astype(np.int64)
     waits: Ints = np.maximum(there - offsets, np.int64(0))
     return waits
@@ -125,7 +126,7 @@ START_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleReport:
-    """Measurements of one strategy in one scene."""
+    """Measurements of one shuffle strategy in one scene."""
 
     strategy: str
     times: Floats
@@ -158,7 +159,7 @@ class ShuffleReport:
 
 
 class ShuffleProcesses:
-    """One producer and some workers for consecutive runs; `with` starts and ends them."""
+    """A producer and some workers for consecutive runs. A `with` statement starts and ends them."""
 
     def __init__(self, workers: int) -> None:
         self._count = workers
@@ -268,8 +269,9 @@ STRATEGIES = ("none", "basic", "advanced")
 BACKLOG = Scene(name="backlog", partitions=64, at_once=True, ends_s=24.0)
 BURST = Scene(name="burst", partitions=64, ends_s=20.0)
 MANY = Scene(name="burst of 800", partitions=800, hot=10, begins_s=3.0, ends_s=21.0, linger_s=1.0)
-"""Ten of one worker's hundred partitions get ten times their rate; a single one would add less than a tenth of the
-traffic."""
+"""The rate of ten of one worker's hundred partitions becomes ten times as high; a single partition would add less than
+a tenth of the traffic.
+"""
 SOONER_S = 13.0
 """Length of a scene with shuffling in seconds. A longer scene would lower the share of extra traffic."""
 QUICK_WORKERS = 2

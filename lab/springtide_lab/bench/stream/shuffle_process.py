@@ -35,7 +35,7 @@ LOOK_S = 0.1
 
 
 class Cuts:
-    """Stand-in for the master that acknowledges cuts immediately; in this benchmark no partition changes its worker."""
+    """Stand-in for the master. It acknowledges cuts immediately, and every partition stays with its worker."""
 
     def __init__(self, tracker: LeaseTracker) -> None:
         self._tracker = tracker
@@ -71,7 +71,7 @@ def produce(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 class ShuffleWorker:
-    """One worker in one scene; `round` answers its requests in order."""
+    """One worker in one scene. `round` answers its requests in order."""
 
     def round(self, asked: dict[str, Any]) -> dict[str, Any]:
         if asked["what"] == "begin":
@@ -139,7 +139,7 @@ def _leased(scene: Scene, own: list[int], url: str) -> LeaseTracker:
 
 
 def _train(unit: ShuffleUnit, scene: Scene, over: threading.Event) -> None:
-    """Wait for the training time of each batch; later waits are shorter if earlier ones took too long."""
+    """Wait for the training time of each batch. If earlier waits took too long, later waits are shorter."""
     free_at = time.monotonic()
     while not over.is_set():
         run = unit.take(0)

@@ -1,7 +1,7 @@
 """Read the same clicks in several ways: a bare Kafka consumer, NumPy, and Springtide's streams as a job reads them.
 
-The bare consumer is hand-written code with our client settings. `ours` does all that a worker does before its model
-sees a batch: it reads and cuts records into batches, claims batches and decodes them into tensors.
+The bare consumer is hand-written code with our client settings. `ours` does everything that a worker does before its
+model sees a batch: it reads records, cuts them into batches, claims the batches and decodes them into tensors.
 """
 
 import pathlib

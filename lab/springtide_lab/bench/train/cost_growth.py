@@ -1,7 +1,7 @@
 """Measure how the time of a step grows with batch size, tables, dim and servers: at most linearly.
 
-One worker trains `st.EmbeddingBags` and a linear head; each server is a process. One size varies at a time. In: a job
-of bench/core/jobs.py. Out: goals for the exponents of power laws through the measured points (1 is linear).
+One worker trains `st.EmbeddingBags` and a linear head. Each server is a separate process. One size varies at a time.
+In: a job of bench/core/jobs.py. Out: goals for the exponents of power laws through the measured points (1 is linear).
 """
 
 import itertools

@@ -117,7 +117,7 @@ def _device_seconds(run: Callable[[], object], *, times: int = 20) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         begin.record()
-        for _ in range(times):  # so often that the cost of a launch does not matter
+        for _ in range(times):  # repeat so often that the cost of one kernel launch does not matter
             run()
         end.record()
         torch.cuda.synchronize()

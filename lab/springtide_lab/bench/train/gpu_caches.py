@@ -62,7 +62,7 @@ def measure(case: CacheCase, *, rows: int, rounds: int, seconds: float, quick: b
         found = loops[PART].hits(COUNTED_STEPS)
         timed = {name: gpu_loops.timed(train, case.batch, seconds) for name, train in loops.items()}
         measured = harness.alternate(timed, rounds=rounds, label=f"cache, batch {case.batch}")
-        del loops, timed  # the loops write their rows back to the servers, which the stack ends
+        del loops, timed  # the loops write their cached rows back here, while the servers still run
         return CacheFigures(measured, found)
 
 

@@ -23,7 +23,7 @@ from springtide_lab.bench.core import harness, jobs
 TABLES, DENSE = 26, 13
 LR = 0.01
 Train = Callable[[int], None]
-"""Function that trains this many steps, without waiting for the GPU."""
+"""Function that trains the given number of steps, without waiting for the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from springtide_lab.bench.core import harness, jobs, report
 BATCH, WARM = 512, 3
 RANK = "rank-order"
 STEPS = {RANK: 100, "batch-order:1": 4, "batch-order:8": 12, "batch-order:32": 32, "batch-order:128": 64}
-"""Steps of each order, so that each takes some seconds."""
+"""Number of steps with each order, so that each run takes some seconds."""
 
 SCRIPT = """
 import hashlib, json, pathlib, sys, time
@@ -106,7 +106,7 @@ def judge(measured: harness.Rounds, models: Mapping[str, Collection[str]]) -> re
 
 
 def trained(way: str, *, workers: int, steps: int) -> list[dict[str, Any]]:
-    """Run one job to its end; return each worker's report."""
+    """Run one job to its end; return the report of each worker."""
     spec = JobSpec(name="reduction", workers=workers, servers=1, sync="bsp", checkpoints=CheckpointRules(every_s=600.0))
     with harness.scratch() as folder:
         with jobs.prepared(folder, SCRIPT, [folder, way, BATCH, steps, WARM], spec) as job:

@@ -28,7 +28,7 @@ OLD_SHARD, HISTORY_A_PUSH = 1 << 31, 100  # separate ranges of a shard that the 
 
 
 class LoopClicks(Dataset[Any]):
-    """Ready batches in memory, whose reading costs almost nothing, and the same for both loops."""
+    """Ready batches in memory. Reading them costs almost nothing, and equally little in both loops."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.size: int = options["batch"]

@@ -15,13 +15,13 @@ EVER = 1 << 60
 
 @dataclass(slots=True)
 class Fault:
-    """One fault, for the next `times` matching requests."""
+    """A fault for the next `times` requests that match."""
 
     code: int = 0
     """Status code of the answer; 0 means a normal answer that is delayed or outdated."""
     verbs: tuple[str, ...] = ()
     resource: str = ""
-    """Resource that matches, such as `pods`, `pods/status` or `elasticjobs`; empty matches any."""
+    """Resource of the matching requests, such as `pods`, `pods/status` or `elasticjobs`; empty matches any resource."""
     times: int = 1
     retry_after_s: float | None = None
     delay_s: float = 0.0
@@ -46,7 +46,7 @@ class Faults:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fail(self, code: int, *, times: int = 1, **of: Any) -> None:
-        """Answer requests with this status code, such as 409 or 503; `of` sets fields of `Fault`."""
+        """Answer the matching requests with this status code, such as 409 or 503; `of` sets fields of `Fault`."""
         self._add(Fault(code=code, times=times, **of))
 
     def slow(self, delay_s: float, *, times: int = EVER, **of: Any) -> None:

@@ -22,7 +22,7 @@ REMEMBERED = 2000  # changes stored per resource; a watch that resumes from an o
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of one object."""
+    """A change of an object."""
 
     version: int
     type: str
@@ -84,7 +84,7 @@ class Store:
         return then
 
     def compact(self) -> None:
-        """Drop all history, so that a watch that resumes from an earlier version gets 410."""
+        """Drop all history. A watch that resumes from an earlier version then gets 410."""
         self.version += 1
         for resource in [*self._history, *self._objects]:
             self._forgotten[resource] = self.version

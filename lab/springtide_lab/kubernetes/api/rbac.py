@@ -35,7 +35,7 @@ class Ask:
     verb: str
     group: str
     resource: str
-    """Resource with its subresource, such as `pods/log`."""
+    """Resource with its subresource, for example `pods/log`."""
     namespace: str = ""
     name: str = ""
 

@@ -47,7 +47,7 @@ def make_context(address: str, folder: pathlib.Path) -> ssl.SSLContext:
 
 
 class LoopThread(abc.ABC):
-    """A thread with its own event loop. A subclass's `main` must call `ready`, and end when `over` is set."""
+    """A thread with a separate event loop. A subclass's `main` must call `ready`, and end when `over` is set."""
 
     def __init__(self, name: str) -> None:
         self.over = asyncio.Event()
@@ -94,7 +94,7 @@ class LoopThread(abc.ABC):
 
 
 class ApiServer(LoopThread):
-    """One server; at the start it has only the default namespaces."""
+    """An API server. At its start it has only the default namespaces."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__("kubernetes-api-server")
@@ -135,7 +135,7 @@ class ApiServer(LoopThread):
         self._call(self._api.drop_watches)
 
     def compact(self) -> None:
-        """Drop all history, so that a watch that resumes from an earlier version gets 410."""
+        """Drop all history. A watch that resumes from an earlier version then gets 410."""
         self._call(self._api.store.compact)
 
     def _call(self, step: Callable[[], Any]) -> Any:

@@ -20,12 +20,12 @@ from springtide_lab.kubernetes.control.reconcile import is_over
 from springtide_lab.kubernetes.kubelet import pod_lifecycle
 
 OWN_TAINT = "springtide.dev/local-kubelet"
-"""Taint that keeps pods of other schedulers off a node; pods of this scheduler tolerate it."""
+"""Taint that keeps pods of other schedulers off a node. Pods of this scheduler tolerate the taint."""
 WATCHED = (PODS, SERVICES, NODES)
 
 
 class Scheduler:
-    """Scheduler that runs one round at a time; pods must name it as their `schedulerName`."""
+    """Scheduler that runs one round at a time. A pod chooses this scheduler by its `schedulerName`."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client, self._name = client, name

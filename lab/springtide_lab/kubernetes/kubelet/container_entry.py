@@ -202,7 +202,7 @@ def main() -> None:
     except OSError as error:
         sys.stderr.write(f"cannot start the container: {error}\n")
         os._exit(COULD_NOT_START)
-    # this descriptor closes when the command starts, so that the parent notices the start
+    # this descriptor closes when the command starts, which tells the parent of the start
     os.set_inheritable(wish["started"], False)
     child = os.fork()
     if child == 0:

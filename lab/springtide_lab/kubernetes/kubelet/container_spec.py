@@ -22,8 +22,9 @@ from springtide_lab.kubernetes.kubelet.containers import PACKAGE, Mount, Wish
 
 _REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z0-9]+)\)")
 Lookup = Callable[[str, str], Json | None]
-"""Function that returns the object for a resource (`configmaps` or `secrets`) and a name, or None if it does not
-exist."""
+"""Function that returns the object for a resource (`configmaps` or `secrets`) and a name; None if there is no such
+object.
+"""
 RESOURCES = {"configMap": "configmaps", "secret": "secrets"}
 DEFAULT_MODE = 0o644
 TokenOf = Callable[[str, int], Awaitable[str]]

@@ -1,8 +1,8 @@
 """Run containers as processes of this machine: start them by `container_entry`, limit them, and end them with the
 test.
 
-In: a `Wish`. Out: a `Container`, whose `ended` has its exit status. All containers are in the process group of a
-watchdog, which kills them whenever the test's process ends (`platforms.local.process_group`).
+In: a `Wish`. Out: a `Container` with the exit status in `ended`. All containers are in the process group of a watchdog,
+which kills them whenever the test's process ends (`platforms.local.process_group`).
 """
 
 import asyncio
@@ -159,7 +159,9 @@ class Machine:
         return process.returncode
 
     def _spawn(self, words: Mapping[str, Any], path: pathlib.Path) -> "tuple[subprocess.Popen[bytes], asyncio.Event]":
-        """Start `container_entry`; return it with an event that is set when the command has started or never will."""
+        """Start `container_entry`. Return its process with an event that is set when the command has started or can no
+        longer start.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = os.pipe()
         try:

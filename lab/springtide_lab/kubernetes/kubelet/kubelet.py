@@ -1,7 +1,8 @@
 """Run a kubelet and a scheduler for one machine: pods of any API server run here as processes.
 
-In: a kubeconfig and the simulated size of each node. The kubelet uses only standard calls of the API, so it works with
-a real server as well as with `ApiServer`. Next: `pod_lifecycle` runs one pod; `container_entry` isolates containers.
+In: a kubeconfig and the simulated size of each node. The kubelet uses only standard calls of the Kubernetes API, so it
+works with a real API server as well as with `ApiServer`. Next: `pod_lifecycle` runs one pod; `container_entry` isolates
+containers.
 """
 
 import asyncio
@@ -90,7 +91,7 @@ class LocalKubelet(LoopThread):
 
         return self.call(look())
 
-    # ---- its own thread ----
+    # ---- methods of the kubelet's thread ----
 
     async def main(self) -> None:
         over = asyncio.create_task(self.over.wait())

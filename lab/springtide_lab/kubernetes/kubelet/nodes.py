@@ -85,7 +85,9 @@ async def host_for(client: Client) -> str:
 
 
 def towards(host: str) -> tuple[str, str]:
-    """Return a host's address, and the source address that this machine uses for packets to it; no packet is sent."""
+    """Return the address of a host, and the source address of packets from this machine to that host. The function
+    sends no packet.
+    """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 443, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

@@ -1,4 +1,4 @@
-"""Run one pod on this machine until its end: volumes, containers, restarts, deletion.
+"""Run one pod on this machine until the pod ends: volumes, containers, restarts, deletion.
 
 In: the pod as stored by the API, passed again after each change (`see`). Out: processes, and the pod's status
 through the API (phase, conditions, container statuses). `run` returns when the deleted pod has been removed.
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 AGAIN_S = 0.3  # seconds between two checks for missing objects
 KILLED = 137
 BACKOFF_S = 0.2  # seconds before the first restart; a real kubelet waits 10 s
-MISSING_IMAGE = "missing"  # an image whose name contains this cannot be pulled
+MISSING_IMAGE = "missing"  # an image whose name contains this text cannot be pulled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +164,13 @@ class Place:
     fetch: Callable[[str, set[tuple[str, str]]], Awaitable[Lookup]]
     token_of: Callable[[str, str, int, Json], Awaitable[str]]
     hindered: Callable[[Json], str] = field(default=lambda _: "")
-    """Function that returns why the node has no room for the resized pod; empty if there is room."""
+    """Function that returns why the node has no room for the resized pod; it returns an empty string if there is
+    room.
+    """
 
 
 class PodLife:
-    """One pod on this machine; see `run`."""
+    """A pod on this machine; `run` runs it."""
 
     def __init__(self, place: Place, pod: Json) -> None:
         self.pod = pod

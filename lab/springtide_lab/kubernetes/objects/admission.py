@@ -1,7 +1,7 @@
 """Fill in defaults of objects and refuse faulty objects, by kind: pods, definitions, services and others.
 
-In: an object before it is stored. Out: the object with defaults, or its faults; for a definition also its `Kind`s, one
-for each served version.
+In: an object before it is stored. Out: the object with its defaults, or a list of its faults. For a definition, also
+its `Kind`s, one for each served version.
 """
 
 import copy

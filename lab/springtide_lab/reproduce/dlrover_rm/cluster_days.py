@@ -34,7 +34,7 @@ CLASSES: dict[str, Which] = {
     "hot servers": lambda one: one.job.faults.hot > 1,
     "too little server CPU": lambda one: one.job.faults.starved,
 }
-"""Classes of jobs whose completion times Fig. 15 shows."""
+"""Classes of jobs with completion times in Fig. 15."""
 
 
 class Case(NamedTuple):
@@ -99,7 +99,7 @@ def days(count: int, seeds: Sequence[int]) -> list[ClusterDay]:
 
 @lru_cache(maxsize=8)
 def waits(bounds: ShapeBounds, world: ClusterWorld) -> Array:
-    """Expected seconds for which each shape's pods stay pending; the role that waits longer counts."""
+    """Expected seconds for which the pods of each shape stay pending. The role with the longer wait counts."""
     many = systems.grid(bounds)
     draws = [(place + 0.5) / QUANTILES for place in range(QUANTILES)]
 

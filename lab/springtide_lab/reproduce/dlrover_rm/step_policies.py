@@ -1,8 +1,8 @@
 """Implement ES and Optimus, the baselines of DLRover's section 6.3, which scale a job in fixed steps by measured speed.
 
 In: a job's model, which sets the size of a step. Out: systems for the simulator, with the mechanisms of an elastic
-scheduler. Both keep the role sizes that the user requested. This Optimus, by DLRover's authors, is faster than the
-original Optimus, which scales by one node at a time.
+scheduler. Both systems keep the role sizes that the user requested. DLRover's authors changed Optimus, so that it is
+faster here than the original Optimus, which scales by one node at a time.
 """
 
 import math
@@ -36,7 +36,7 @@ LEAST_GAIN = 0.01
 SCHEDULER = Mechanisms(servers=ServerChange.INITIALIZE, relieves=False, foresees=False)
 """Mechanisms of ES and Optimus: they add and remove pods, but do not repair slow pods or forecast memory."""
 NextShape = Callable[[JobView, PlanningConfig], Shape | None]
-"""Function that returns the shape a job should have; None if the job keeps its shape."""
+"""Function that returns the shape that a job should have; None if its shape should not change."""
 
 
 def system(name: str, model: str) -> System:
@@ -66,7 +66,7 @@ def _due(job: JobView, view: ClusterView, config: PlanningConfig) -> bool:
 
 
 def es(workers: int, job: JobView, config: PlanningConfig) -> Shape | None:
-    """Add workers while each new worker gains more than a threshold share of an existing worker's throughput."""
+    """Add workers while each new worker gains more than a threshold share of the throughput of one existing worker."""
     if job.shape is None:
         return None if job.requested is None else replace(job.requested, workers=1)
     here = measurements.now(job)

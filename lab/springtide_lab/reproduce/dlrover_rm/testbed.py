@@ -64,7 +64,7 @@ def tell(
     mechanisms: systems.Mechanisms | None = None,
     cores: float | None = None,
 ) -> Story:
-    """Simulate one job under one policy. `cores` replaces the usual limit of cores."""
+    """Simulate a job under a policy. `cores` replaces the usual limit of cores."""
     config = PlanningConfig(exact_seconds=0.0, total_cpu=cores or PlanningConfig().total_cpu)
     world = WORLD if cores is None else WORLD.changed(job_cpu=cores)
     if name == "oracle":

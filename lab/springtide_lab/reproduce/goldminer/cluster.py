@@ -1,7 +1,8 @@
-"""Simulate one system on a cluster in virtual time: jobs wait, run and end; speeds are constant between two events.
+"""Simulate one system on a cluster in virtual time: jobs wait, run and end, and their speeds are constant between two
+events.
 
 In: jobs, a `SharingSystem`, a `TracePreset`. Out: a `ClusterStory`, and its `Figures`. The tuner of real jobs first
-tunes every job (`walk`: Fig. 13). Afterwards each job lends the cores that its trainers do not need.
+tunes every job (`walk`: Fig. 13). Afterwards each job lends its unused trainer cores to other jobs.
 """
 
 import functools
@@ -47,7 +48,7 @@ class Stand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
-    """Tuning of one job, from the first interval to its last change."""
+    """The tuning of one job, from the first interval to the last change."""
 
     stands: tuple[Stand, ...]
     spare: float = 0.0
@@ -201,7 +202,8 @@ class Feeding:
     def round(self, running: Sequence[ClusterRun], now: float, *, others: bool) -> bool:
         """Divide cores between jobs and place data workers; return True if anything changed and must be measured.
 
-        `others` says that jobs have started or ended, so that unchanged data workers may find better places.
+        `others` says that jobs have started or ended. Data workers whose number stays the same may then find better
+        places.
         """
         for one in running:
             self._settle(one, now)
@@ -250,7 +252,7 @@ class Feeding:
         return TrainerCores(one.job.gpus, needs, lends=not self._preset.keep)
 
     def _lend(self, fed: Sequence[ClusterRun], kept: Mapping[str, float]) -> bool:
-        """Give trainers these numbers of cores; return True if anything changed."""
+        """Set the numbers of cores of trainers; return True if a number has changed."""
         changed = False
         for one in sorted(fed, key=lambda one: kept[one.job.name] - one.held[0][2]):  # first take cores, then give them
             before, wanted = one.held[0][2], kept[one.job.name]
@@ -431,7 +433,7 @@ class _World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Figures of one run: times in minutes, and shares."""
+    """Figures of one simulation: times in minutes, and shares."""
 
     jct: float
     queueing: float

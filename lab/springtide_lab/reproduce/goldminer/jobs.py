@@ -1,7 +1,7 @@
 """Draw jobs of GoldMiner's section 5.6: ten models with the cores per GPU that each needs, and their submissions.
 
 The text does not give the bars of Fig. 1, only that 8 cores per GPU suffice for Bert alone and that the maximum is 64.
-Each ratio is the lowest that the text allows. With 8 cores per GPU, jobs are therefore 2.44 times slower on average
+Each ratio is the lowest one that the text allows. With 8 cores per GPU, jobs are therefore 2.44 times slower on average
 (Table 5: 2.43).
 """
 
@@ -20,7 +20,7 @@ from springtide import errors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """One model that jobs train."""
+    """A model that jobs train."""
 
     name: str
     ratio: float
@@ -30,7 +30,7 @@ class GpuModel:
     intensive: bool
     """True if the job needs more than 12 cores per GPU: the class of section 5.6."""
     overhead: float = 0.0
-    """Share of its full speed that the job loses by using data workers (Table 2)."""
+    """Share of its full speed that a job loses by using data workers (Table 2)."""
     source: str
 
     @property
@@ -92,7 +92,7 @@ CHOICES: dict[str, Mapping[str, float]] = {
         "Bert": 8,
     },
 }
-"""Other ratios that the text allows, by name.
+"""Further ratios that the text allows, by name.
 
 three full: ResNet18's three data workers are fully used, and the other models' ratios change in proportion. mean
 22.5: the mean over jobs is 22.5, which follows from the 35.5% of GPUs that No DW (tuned) allocates if it allocates
@@ -109,8 +109,8 @@ def models(choice: str = "chosen") -> dict[str, GpuModel]:
 
 Floats = NDArray[np.float64]
 JOBS = 121
-"""Number of jobs. The text does not give this number; with it, No DW (tuned C/G) queues for the 338 min of Table 5
-(median of 20 seeds).
+"""Number of jobs. The text does not give this number. With this number, No DW (tuned C/G) queues for the 338 min of
+Table 5 (median of 20 seeds).
 """
 SHORTEST = 10.0
 """Shortest duration of a job in minutes."""
@@ -157,7 +157,9 @@ class TracePreset:
     """Minutes during which jobs are submitted (§5.6)."""
     jobs: int = JOBS
     mean_min: float = 202.0
-    """Mean duration of a job at its ideal speed: 540 - 338 min of No DW (tuned C/G), whose jobs run at that speed."""
+    """Mean duration of a job at its ideal speed: 540 - 338 min. The jobs of No DW (tuned C/G) run at the ideal
+    speed.
+    """
     longest: str = "1 day"
     """Maximum duration of the trace's jobs that are used; a key of LONGEST."""
     ratios: str = "chosen"
@@ -190,8 +192,9 @@ class Job:
 def draw(preset: TracePreset, seed: int) -> list[Job]:
     """Draw jobs in order of submission: half of each class, all models equally often, GPUs and durations by a trace.
 
-    The paper samples 8 hours of Microsoft's trace and does not say which. Here jobs are drawn from the distribution of
-    that trace's 46,592 jobs of up to 8 GPUs that ran for 10 minutes to a day, scaled to the text's mean duration.
+    The paper samples 8 hours of Microsoft's trace and does not say which hours. This module draws jobs from the
+    distribution of that trace's 46,592 jobs of up to 8 GPUs that ran for 10 minutes to a day, and scales their
+    durations to the mean in the text.
     """
     random = np.random.default_rng([seed, 193])
     at, gpus, minutes = _real(preset, random) if preset.trace else _drawn(preset, random)
@@ -244,7 +247,7 @@ def _real(preset: TracePreset, random: np.random.Generator) -> tuple[Floats, Flo
 
 
 def _read(path: pathlib.Path) -> tuple[Floats, Floats, Floats]:
-    """Read each line's start in minutes since the epoch, duration in minutes, and number of GPUs."""
+    """Read from each line a start in minutes since the epoch, a duration in minutes, and a number of GPUs."""
     try:
         with path.open(newline="") as file:
             lines = [

@@ -13,18 +13,18 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Resources of one machine that data workers may use."""
+    """Resources of one machine for data workers."""
 
     name: str
     cpu: float
-    """Cores that neither trainers nor other processes use, including those of current data workers."""
+    """Number of cores that neither trainers nor other processes use. Current data workers may run on these cores."""
     distributed: int = 0
-    """Jobs on this machine that also train on other machines. The gradients of these jobs use the network."""
+    """Jobs that train on this machine and also on other machines. The gradients of these jobs use the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementRequest:
-    """Cores that one job needs, and the machines of its trainers."""
+    """Cores that one job needs for data workers, and the machines of its trainers."""
 
     job: str
     cpu: float
@@ -34,7 +34,7 @@ class PlacementRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """Cores of one job on one machine."""
+    """Cores that one job has on one machine."""
 
     job: str
     machine: str
@@ -118,8 +118,9 @@ def _improve(table: _Table, wants: Sequence[PlacementRequest]) -> None:
 
 
 def _go_home(table: _Table, wants: Sequence[PlacementRequest]) -> None:
-    """Move cores to trainer machines until none can move. Each move can free another job's machine. Local cores only
-    grow, so the loop ends."""
+    """Move cores of data workers to machines with trainers of their job, until no more moves are possible. Each move
+    can free room on another job's machine. Local cores only grow, so the loop ends.
+    """
     moved = True
     while moved:
         moved = False

@@ -22,7 +22,7 @@ from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, goal_row,
 
 SLOT_MIN = 10.0
 Results = Mapping[SharingSystem, Sequence[Figures]]
-"""Figures of each system, one for each seed."""
+"""Figures of each system, with one value for each seed."""
 TABLE, PICTURE, PART_2 = "002 Table 5", "002 Fig. 14", "002 §2"
 CALIBRATED = "an input: determines the number and the mean duration of jobs"
 HARDER = "an input: determines the cores that jobs need and the longest duration; all lines below are results"

@@ -36,7 +36,9 @@ class Host:
 
 
 def pack(hosts: Sequence[Host], trainers: int, cpus: float) -> list[Host] | None:
-    """Return a machine for each trainer: the fullest machine that fits all, or else as few machines as possible."""
+    """Return a machine for each trainer of a job: the fullest machine that has room for all of them, or else as few
+    machines as possible.
+    """
     room = {host.name: _holds(host, cpus) for host in hosts}
     whole = [host for host in hosts if room[host.name] >= trainers]
     if whole:

@@ -43,7 +43,7 @@ QUICK = HeraldSize(iterations=6, epoch=20_000, workers=(8, 16))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A stream by name, which is generated when needed; the same seed gives the same stream."""
+    """A stream by its name. The stream is generated when it is needed, and the same seed gives the same stream."""
 
     name: str
     path: str | None = None

@@ -25,8 +25,9 @@ WAYS: dict[str, dict[str, Any]] = {
     HERALD: {"policy": "laia"},
     OURS: {"policy": "anneal", "p2p": "gradients"},
 }
-"""Settings of each system. Vanilla allocates samples randomly and pushes every update. Herald is LAIA with the plan.
-Ours has its own allocator and also sends rows, values and gradients directly between workers."""
+"""Settings of each system. Vanilla allocates samples randomly and pushes every update. Herald is LAIA with Herald's
+plan. Our system has a different allocator, and sends rows, values and gradients directly between workers.
+"""
 TABLE_2 = {LAIA: (0.54, 0.17, 0.35), PLAN: (0.0, 0.13, 0.07), HERALD: (0.54, 0.63, 0.59)}
 """Shares of pulls, pushes and all transmissions that each system saves on W1, as in the paper."""
 ADAPTIVE_TABLES = 4
@@ -44,7 +45,9 @@ def sent(
     share: float = preset.CACHE_SHARE,
     scored: tuple[int, ...] = (),
 ) -> SentRows:
-    """Count what one system transmits with the paper's defaults; `share` is the size of the cache."""
+    """Count what one system transmits with the paper's defaults. `share` is the size of the cache as a share of all
+    rows.
+    """
     stream, batches = load.batches(size, seed, workers=workers, batch=batch)
     settings = ScheduleSettings(workers=workers, capacity_rows=int(share * stream.total_rows), seed=seed, **WAYS[way])
     effort = MOST_SWEEPS if way == OURS else 0  # as in a job, whose steps leave enough time

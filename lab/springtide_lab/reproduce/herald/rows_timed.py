@@ -18,8 +18,9 @@ from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, missing, 
 
 NOT_MEASURED = "needs results of `springtide bench cache --json`; no result is published here"
 SHARES = (0.0025, 0.01, 0.04, 0.1)
-"""Cache sizes as shares of all rows. The paper has 4 to 10%. Here caches need less than 4%, because a cache holds only
-rows that its worker alone trained last; size therefore matters only below 4%."""
+"""Cache sizes as shares of all rows. The paper has 4 to 10%. Our caches need less than 4%, because a cache holds only
+rows that its worker alone trained last. So the size matters only below 4%.
+"""
 SERVERS = (1, 2, 4)
 STATIC_SHARE = 0.01
 FIGURES: tuple[tuple[str, str, str], ...] = (
@@ -33,7 +34,7 @@ FIGURES: tuple[tuple[str, str, str], ...] = (
 )
 SCALING = {PLAIN: ("HET in bsp", "0.42-0.60"), HERALD: ("LAIA and plan", "0.52-0.90"), OURS: ("ours", "0.52-0.90")}
 SCHEDULED = "zipf-1.05"
-"""Stream whose schedules are timed; it has as many tables as Criteo AD, and its schedules take longest."""
+"""Stream for the timing of schedules. It has as many tables as Criteo AD, and the slowest schedules."""
 STAGES: dict[str, tuple[tuple[str, ...], float | str]] = {
     "scoring": (("look_up", "score"), 0.42),
     "allocation": (("allocate",), 0.08),

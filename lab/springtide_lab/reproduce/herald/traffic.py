@@ -46,7 +46,7 @@ def doi(seen: Sequence[NDArray[np.int64]], share: float, *, samples: int, worker
 
 
 def doi_by_table(seen: Sequence[NDArray[np.int64]], share: float, *, samples: int, workers: int) -> list[float]:
-    """Return the same share for each table of which the cache holds rows (Fig. 10)."""
+    """Return the share of each table whose rows are in the cache (Fig. 10)."""
     return [
         float(np.mean(count[mask] < samples / workers))
         for count, mask in zip(seen, hottest(seen, share), strict=True)
@@ -101,7 +101,7 @@ def count_plain(
         version[trained] += by.astype(np.int32)
         alone = trained[by == 1]
         for cache, keys in zip(caches, mine, strict=True):
-            cache.version[keys] = -1  # outdated, since other workers may have trained these rows
+            cache.version[keys] = -1  # outdated, because other workers may have trained these rows
             own = np.intersect1d(keys, alone, assume_unique=True)
             cache.version[own] = version[own]
     counted = max(len(batches) - skip, 1) * workers
@@ -110,7 +110,7 @@ def count_plain(
 
 
 class _Lru:
-    """One worker's cache: the step of each row's last use (-1 if not cached), and the cached version."""
+    """The cache of one worker: the step of each row's last use (-1 if not cached), and the cached version."""
 
     def __init__(self, rows: int, capacity: int) -> None:
         self.used = np.full(rows, -1, dtype=np.int32)

@@ -1,7 +1,7 @@
 """Measure AUC against lag on a click stream whose true weights drift (Fig. 1).
 
-In: a seed. Out: AUC by lag. A linear model is trained on the stream. For each lag, every second minute is scored
-with the model of that many minutes before. The paper does not give the speed of the drift; we chose it.
+In: a seed. Out: AUC by lag. A linear model is trained on the stream. For each lag, the model of that many minutes ago
+scores every second minute. The paper does not give the speed of the drift; we chose it.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,9 @@ from springtide_lab.reproduce.kale.world import Array, Counts
 
 LAGS_MIN = (0, 5, 10, 20, 30, 45, 60, 90, 120)
 FIELDS = (200, 100, 40, 60, 24, 200, 100, 7)
-"""Number of ids of each field; there are so few that the model can learn each id again while its weight drifts."""
+"""Number of ids of each field. There are so few ids that the model can learn each id again while the id's weight
+drifts.
+"""
 RATE = 0.1  # learning rate of Adagrad
 DRIFT = 0.8  # per hour: true weights correlate by 0.73 with those of an hour before
 FORGETS = 0.995  # decay of Adagrad's sum of squares per minute, so that the learning rate does not vanish

@@ -30,7 +30,7 @@ RULES = OnlineRules(most=MOST, slo_lag_s=SLO_S, pause_s=PAUSE_S, start_s=START_S
 LIVE = OnlineRules(most=MOST, slo_lag_s=SLO_S, pause_s=0.0, start_s=START_S)
 OURS, CLAIRVOYANT, ADEQUATE = "ours", "clairvoyant", "Adequate"
 LIVE_TOO = ("HPA", "Kale")
-"""Schemes whose results with live scaling are also shown."""
+"""Schemes whose results the table also shows with live scaling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class TunedScheme:
 def run(
     scheme: str, settings: Sequence[Any], days: Sequence[TrafficDay], outlooks: Sequence[Outlooks], doing: ChangeEffect
 ) -> world.OnlineRun:
-    """Simulate each setting on each day; lanes are days x settings."""
+    """Simulate each setting on each day. A lane is a pair of a day and a setting."""
     make = GRIDS[scheme][0]
     lanes = [(day, outlook, setting) for day, outlook in zip(days, outlooks, strict=True) for setting in settings]
     at = make([outlook for _, outlook, _ in lanes], [one for _, _, one in lanes])

@@ -43,7 +43,7 @@ class KalePreset:
 def found_traces(given: str | None) -> tuple[pathlib.Path, ...]:
     """Return the given CSV file, or all CSV files of the given folder.
 
-    By default, return those of data/traces in the current folder or in a folder beside it.
+    By default, return the traces in data/traces of the current folder or of a folder beside it.
     """
     if given is None:
         here = pathlib.Path.cwd()

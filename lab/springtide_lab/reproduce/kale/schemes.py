@@ -1,7 +1,8 @@
 """Define schemes that choose the workers of each lane: ours, our planner with perfect forecasts, and other autoscalers.
 
-In: days, or outlooks and settings by lane. Out: a `Scheme` (world.py). Our decisions are made in planning, those of
-others in `autoscalers`; this module sets how often each decides. `GRIDS` has the settings that `comparison` tries.
+In: days, or outlooks and settings by lane. Out: a `Scheme` (world.py). `planning` makes our decisions, and
+`autoscalers` those of the other schemes. This module sets how often each scheme decides. `GRIDS` has the settings that
+`comparison` tries.
 """
 
 import itertools
@@ -228,4 +229,4 @@ GRIDS: dict[str, tuple[Callable[[Sequence[Outlooks], Sequence[Any]], Scheme], li
         ),
     ),
 }
-"""For each scheme, the function that makes it from settings, and the settings to try."""
+"""For each scheme: the function that builds it from settings, and the settings to try."""

@@ -1,7 +1,7 @@
 """Compare models of throughput on synthetic data for Kale's Table 1 and Fig. 7: errors on unseen numbers of workers.
 
-There are two kinds of data: the paper's fitted curves with noise, and curves that no model can fit (the number of
-servers is rounded up, and the slowest worker counts). Real runs: `springtide bench capacity`.
+There are two kinds of data: the paper's fitted curves with noise, and curves that no model fits exactly, because the
+number of servers is rounded up and the slowest worker counts. Real runs: `springtide bench capacity`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from springtide_lab.reproduce.report import Row, row
 
 M = 16_384
 NOISE = 0.02  # standard deviation of one measurement, as a share
-SLOWNESS = 0.05  # standard deviation of one worker's step; the slowest worker's step counts
+SLOWNESS = 0.05  # standard deviation of one worker's step time; a step of the group takes as long as its slowest worker
 FITTED = (1, 2, 4, 6, 8, 12, 16, 24, 32)  # measured numbers of workers; all others up to 32 are predicted
 MOST = 32
 TABLE_1: Mapping[str, CapacityCurve] = {
@@ -27,9 +27,9 @@ TABLE_1: Mapping[str, CapacityCurve] = {
     "T4, async": CapacityCurve(kind="async", coefficients=(0.001421, 0.0002297, 1.12e-18)),
     "A10, async": CapacityCurve(kind="async", coefficients=(0.000566, 0.000224, 1.41e-21)),
 }
-"""Curves as the authors fitted them. The authors' table has the coefficients in another order: the first two are those
-of 1 / w and of 1 in Eqn 6, as their example shows. Eqn 9 is assumed to have the same order; then an A10 trains 2.5
-times as fast as a T4.
+"""Curves as the authors fitted them. The authors' table has the coefficients in a different order: the first two are
+those of 1 / w and of 1 in Eqn 6, as the authors' example shows. Eqn 9 is assumed to have the same order; then an A10
+trains 2.5 times as fast as a T4.
 """
 NAMES: Mapping[Kind, str] = {
     "sync": "ours",
@@ -68,7 +68,7 @@ def peers(kind: Kind) -> tuple[Kind, ...]:
 def judge(
     kind: Kind, seen: Sequence[CapacitySample], held: Sequence[CapacitySample], *, batch: float = 1.0
 ) -> dict[Kind, CapacityErrors]:
-    """Fit each model to `seen` and return its errors on `held`."""
+    """Fit each model to the measurements in `seen`, and return its errors on those in `held`."""
     found: dict[Kind, CapacityErrors] = {}
     for peer in peers(kind):
         curve: Callable[[float], float] = capacity_model.fit(peer, seen, batch=batch)
@@ -77,7 +77,9 @@ def judge(
 
 
 def left_out(kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0) -> dict[str, CapacityErrors]:
-    """Return leave-one-out errors of each model, for small data sets. "learned" is the fit of a running job."""
+    """Return the leave-one-out errors of each model. Use this function for small data sets. "learned" is the fit of a
+    running job.
+    """
     models: dict[str, Callable[[Sequence[CapacitySample]], Callable[[float], float]]] = {
         "learned": lambda some: capacity_model.learn(kind, some, batch=batch),
         **{peer: partial(_fitted, peer, batch) for peer in peers(kind)},

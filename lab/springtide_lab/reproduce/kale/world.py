@@ -60,7 +60,7 @@ class OnlineRun:
     workers: Counts
     """Number of workers, of shape [steps, lanes]."""
     down: Array
-    """Share of each step that a change took from training, of shape [steps, lanes]."""
+    """Share of each step for which a change stopped training, of shape [steps, lanes]."""
 
     def lag_s(self, lane: int) -> Array:
         """Return how long the oldest untrained sample has waited at the end of each step, in seconds."""
@@ -154,7 +154,7 @@ RATIO = 7.65
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficDay:
-    """Traffic of one day in samples per second, and the traffic before it."""
+    """Traffic of one day in samples per second, and of the days before."""
 
     name: str
     past: Array
