@@ -26,6 +26,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 LEAK_GRACE_S = 30.0  # how long threads and children that are on their way out may take, on a busy machine
 
+COLLECTED_AT = 5  # most threads are on their way out, and need no collection: it takes longer than they do
+
+# What libraries keep open of their own files, such as fonts, is theirs. So is what they read of the machine, and what
+# torch on ARM tells profilers of the code that it makes.
+THEIRS = re.compile(r"/site-packages/|^/sys/devices/|/perf-\d+\.map$")
+
 gc.disable()  # until all is imported: what imports leave stays, and collectors would visit it again and again
 
 hypothesis.settings.register_profile("ci", max_examples=25, deadline=None, print_blob=True)
@@ -147,17 +153,15 @@ def _open_files() -> dict[int, str]:
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
             continue  # the descriptor of this very listing
-    # what libraries keep open of their own files, such as fonts, is theirs; so is what they read of the machine, and
-    # what torch on ARM tells profilers of the code that it makes
-    theirs = re.compile(r"/site-packages/|^/sys/devices/|/perf-\d+\.map$")
-    return {fd: to for fd, to in found.items() if not theirs.search(to)}
+    return {fd: to for fd, to in found.items() if not THEIRS.search(to)}
 
 
 def _children() -> set[int]:
     pids: set[int] = set()
-    for task in pathlib.Path("/proc/self/task").iterdir():
+    for task in os.listdir("/proc/self/task"):
         try:
-            pids.update(int(pid) for pid in (task / "children").read_text().split())
+            with open(f"/proc/self/task/{task}/children", "rb", buffering=0) as listed:
+                pids.update(map(int, listed.read().split()))
         except OSError:
             continue  # that thread has just ended
     return pids
@@ -177,6 +181,13 @@ def _left_behind(threads: set[threading.Thread], files: dict[int, str], children
     return new_threads + new_files + new_children
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _collected() -> None:
+    """Keep what earlier modules have left, mostly imports, from later collections."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _nothing_compiled() -> None:
     """Make torch forget models that other tests have compiled, because a process with a compiled model is not split."""
@@ -192,11 +203,12 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     before = set(threading.enumerate()), _open_files(), _children()
     yield
-    if not _left_behind(*before):
-        return
-    gc.collect()
-    deadline = time.monotonic() + LEAK_GRACE_S
+    deadline, looks = time.monotonic() + LEAK_GRACE_S, 0
     while (left := _left_behind(*before)) and time.monotonic() < deadline:
-        threading.Event().wait(0.02)
+        looks += 1
+        if looks == COLLECTED_AT:
+            gc.collect()
+        else:
+            threading.Event().wait(0.02)
     if left:
         pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)

@@ -19,7 +19,6 @@ from springtide.zoo.layers import ClickBatch
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 csv = pytest.importorskip("pyarrow.csv")
-csv.read_csv(pyarrow.BufferReader(b"a\n1\n"))  # Arrow opens a pipe for signals once in a process
 
 ROWS = {
     "click": [1, 0, 1, 0, 0, 1, 1],
@@ -33,6 +32,15 @@ ROWS = {
 def write(path, columns=ROWS, rows=3):
     parquet.write_table(pyarrow.table(columns), path, row_group_size=rows)
     return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _signals_have_their_pipe():
+    """Arrow opens one pipe in a process, at the first read while Python handles SIGINT or SIGTERM.
+
+    That need not be so yet when this module is imported: a shell's background jobs ignore SIGINT.
+    """
+    csv.read_csv(pyarrow.BufferReader(b"a\n1\n"))
 
 
 @pytest.fixture
