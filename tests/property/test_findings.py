@@ -79,7 +79,7 @@ TAKEN_OUT = {
 
 
 def test_nothing_is_wrong_in_short_histories():
-    _, history = search.first_violation(SEED, 40)
+    _, history = search.first_violation(SEED, 20)
     assert history is None, "\n".join(search.tell(history))
 
 

@@ -97,7 +97,7 @@ def both_ends_agree(plans):
             assert (tables == into[pair][0]).all() and (keys == into[pair][1]).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_native_plans_and_caches_match_plain_sets(run):
     chosen, batches, flushes = run

@@ -157,7 +157,7 @@ def train(optim, *, servers, ranks, capacity, p2p, seed, steps, key_space=120):
     [("adam", 2, 3, 40, "rows"), ("adagrad", 1, 2, 1, "off"), ("momentum", 3, 4, 10_000, "gradients")],
 )
 def test_cached_group_reads_and_leaves_the_same_bits(optimizer, servers, ranks, capacity, p2p):
-    stats = train(OPTIMIZERS[optimizer], servers=servers, ranks=ranks, capacity=capacity, p2p=p2p, seed=5, steps=25)
+    stats = train(OPTIMIZERS[optimizer], servers=servers, ranks=ranks, capacity=capacity, p2p=p2p, seed=5, steps=15)
     assert stats["trained_rows"] and stats["pushed_images"] and bool(stats["pushed_gradients"]) == (p2p != "gradients")
     assert bool(stats["sent_rows"]) == (p2p != "off") and stats["sent_rows"] == stats["received_rows"]
     assert capacity == 1 or stats["hits"]

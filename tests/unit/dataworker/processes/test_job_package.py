@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import runpy
 import subprocess
 import sys
 import threading
@@ -138,7 +139,7 @@ def test_missing_or_truncated_package_is_reported(tmp_path):
 
 
 @pytest.mark.process
-def test_another_process_imports_the_users_modules_from_the_same_paths(tmp_path):
+def test_another_process_imports_the_users_modules_from_the_same_paths(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("class Data:\n    def __call__(self, indices):\n        return 'mine'\n")
     script = tmp_path / "script.py"
     script.write_text(
@@ -154,7 +155,11 @@ def test_another_process_imports_the_users_modules_from_the_same_paths(tmp_path)
         "print(package.load(pathlib.Path('p'), secret=b's'*32)(None))"
     )
     environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PATH": os.environ["PATH"]}
-    subprocess.run([sys.executable, script], cwd=tmp_path, check=True, env=environment)
+    with monkeypatch.context() as here:
+        here.chdir(tmp_path)
+        here.syspath_prepend(tmp_path)
+        runpy.run_path(str(script), run_name="__main__")
+    del sys.modules["mine"]
     (tmp_path / "script.py").unlink()
     done = subprocess.run(
         [sys.executable, "-P", "-c", load], cwd=tmp_path, check=True, env=environment, capture_output=True, text=True

@@ -23,8 +23,8 @@ from springtide.domain.spec.job_spec import JobSpec
 from springtide.zoo.clicklog.population import LogSpec
 from tests.unit.worker.ranks import Group
 
-WHOLE = {"int": int, "numpy": np.int64, "numpy small": np.int16, "array": np.array, "torch": torch.tensor}
-REAL = {"float": float, "numpy": np.float64, "numpy small": np.float32, "array": np.array, "torch": torch.tensor}
+WHOLE = {"numpy": np.int64, "numpy small": np.int16, "array": np.array, "torch": torch.tensor}
+REAL = {"numpy": np.float64, "numpy small": np.float32, "array": np.array, "torch": torch.tensor}
 whole = pytest.mark.parametrize("number", WHOLE.values(), ids=WHOLE)
 real = pytest.mark.parametrize("number", REAL.values(), ids=REAL)
 both = pytest.mark.parametrize(("number", "fraction"), list(zip(WHOLE.values(), REAL.values(), strict=True)), ids=WHOLE)
