@@ -4,6 +4,7 @@ Commands that show a job return 0 if they could show the job, even if the job it
 the verb's options. The module is imported when the verb is called, so that `springtide --help` stays fast.
 """
 
+import gc
 import importlib
 import sys
 import traceback
@@ -56,7 +57,7 @@ VERBS = {
     "demo": ("job.demo", "Train on a generated click log, in about a minute."),
     "doctor": ("doctor", "Check this machine; suggest fixes."),
     "top": ("show.top", "Watch a job from another terminal."),
-    "metrics": ("show.status", "Print a job's metrics for Prometheus."),
+    "metrics": ("show.metrics", "Print a job's metrics for Prometheus."),
     "dashboard": ("show.dashboard", "Serve a live page about a job."),
     "brain": ("cluster.brain", "Serve a brain, which plans for many jobs, or inspect one."),
     "k8s": ("cluster.k8s", "Install Springtide in Kubernetes, check it or remove it."),
@@ -121,6 +122,8 @@ def springtide(
 
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
+    # imports create many objects that live long, so frequent collections would take a tenth of the time of a command
+    gc.set_threshold(100_000)
     debug = "--debug" in (given[: given.index("--")] if "--" in given else given)
     try:
         return int(app(given, prog_name="springtide", standalone_mode=False) or 0)

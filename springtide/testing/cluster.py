@@ -27,7 +27,7 @@ from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import parse_role
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.platforms.agent.agent import Agent
-from springtide.platforms.agent.job_handle import ask_master
+from springtide.platforms.agent.master_client import ask_master
 from springtide.platforms.agent.platform_api import Platform
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.fork_server import ForkServerClient

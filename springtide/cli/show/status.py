@@ -1,4 +1,4 @@
-"""`springtide status` and `metrics`: show the state of a job once, or for monitoring systems."""
+"""`springtide status`: shows the state of a job once."""
 
 import time
 from typing import Annotated, Any
@@ -12,7 +12,6 @@ from springtide.cli.common.render import WIDTH, print_result, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch import job_lookup
-from springtide.master import metrics as job_metrics
 from springtide.platforms.agent.job_handle import JobHandle
 from springtide.rpc.messages.types import JobStatus, MemberView
 
@@ -93,17 +92,3 @@ def as_object(reach: JobHandle, job: JobStatus) -> dict[str, Any]:
     if job.phase is not JobPhase.FINISHED and not job.phase.over:
         plain.pop("exit_code")  # the job has no exit code yet
     return {**plain, "job": reach.name, "platform": reach.platform, "running": reach.running()}
-
-
-@verb("springtide metrics train", "springtide run train.py --metrics-port 9464    metrics served by the job")
-def metrics(at: WhereOptions, job: Job = None, as_json: JsonOnly = False) -> int:
-    """Print a job's metrics in Prometheus format: progress, roles and stream lag."""
-    reach = job_lookup.find(job, at.where())
-    status = reach.status()
-    families = {
-        family.name: [{"labels": dict(labels), "value": value} for labels, value in family.values]
-        for family in job_metrics.families(status)
-    }
-    text = job_metrics.text(status, run=reach.name).rstrip("\n")
-    print_result([text], {"job": reach.name, "metrics": families}, as_json)
-    return 0

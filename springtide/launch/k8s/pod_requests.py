@@ -24,7 +24,7 @@ from springtide.domain.plan.scale_plan import ScalePlan
 from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.platforms.agent import job_handle
+from springtide.platforms.agent import master_client
 from springtide.platforms.agent.agent import Agent
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.client import Client
@@ -276,7 +276,7 @@ class UserRequests:
     # ---- the master ----
 
     async def ask(self, request: Request) -> Reply:
-        return await job_handle.ask_master(self._files, request, secret=pathlib.Path(self._settings.secret_file))
+        return await master_client.ask_master(self._files, request, secret=pathlib.Path(self._settings.secret_file))
 
 
 class LeavingPods:

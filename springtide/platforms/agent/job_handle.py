@@ -4,21 +4,13 @@ Each implementation (`platforms.local`, `ray_cluster`, `k8s.client`) has `open_j
 raises `errors.MissingFile` for an unknown job, and `names(where) -> list[str]`, newest first.
 """
 
-import asyncio
-import pathlib
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from springtide import errors
-from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.rpc.messages.types import JobStatus, Reply, Request
-from springtide.rpc.transport import addresses, connection
-from springtide.telemetry.logs import RunCard, RunFiles
-
-ANSWER_S = 15.0  # seconds to wait for a reply; replacing a master takes less time
-AGAIN_S = 0.1
+from springtide.telemetry.logs import RunCard
 
 
 class LogLine(NamedTuple):
@@ -73,44 +65,3 @@ class JobHandle(Protocol):
 
 def not_running(name: str, phase: JobPhase) -> errors.BadInput:
     return errors.BadInput(f"job {name} does not run: {phase}; see `springtide status {name}`")
-
-
-async def ask_master(
-    files: RunFiles,
-    request: Request,
-    *,
-    secret: pathlib.Path | None = None,
-    running: Callable[[], bool] = lambda: True,
-    within_s: float = ANSWER_S,
-) -> Reply:
-    """Send a request to the master. Retry until the master answers, `within_s` seconds have passed, or the job ends."""
-    deadline = time.monotonic() + within_s
-    while True:
-        try:
-            key = bytes.fromhex((secret or files.secret).read_text().strip())
-            where = addresses.read_master(files.master)
-            if where is not None and where.address:
-                return await ask_at(
-                    where.local or where.address,
-                    key,
-                    request,
-                    within_s=within_s,
-                    certificates=files.certificates(RoleKind.AGENT),
-                )
-        except (errors.MasterUnreachable, OSError):
-            if not running() or time.monotonic() > deadline:
-                raise
-        if time.monotonic() > deadline:
-            raise errors.MasterUnreachable(f"job {files.root.name} has no master yet; see {files.logs / 'master.log'}")
-        await asyncio.sleep(AGAIN_S)
-
-
-async def ask_at(address: str, secret: bytes, request: Request, *, within_s: float, certificates: str = "") -> Reply:
-    master = await connection.connect(address, secret, within_s=0.5, certificates=certificates)
-    try:
-        async with asyncio.timeout(within_s):
-            return await master.ask(request)
-    except TimeoutError:
-        raise errors.MasterUnreachable(f"the master at {address} does not answer") from None
-    finally:
-        await master.close()

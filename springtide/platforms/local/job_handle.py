@@ -1,6 +1,5 @@
 """Handle of a job on this machine. The job's master answers; for a finished job, its events do."""
 
-import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -56,7 +55,7 @@ class LocalJobHandle:
     def status(self) -> JobStatus:
         if self.run.running:
             try:
-                status = asyncio.run(self._ask(messages.StatusRequest()))
+                status = self._ask(messages.StatusRequest())
                 assert isinstance(status, JobStatus)
                 return status
             except (errors.MasterUnreachable, OSError) as error:
@@ -72,10 +71,14 @@ class LocalJobHandle:
     def ask(self, request: Request) -> Reply:
         if not self.run.running:
             raise job_handle.not_running(self.name, self.status().phase)
-        return asyncio.run(self._ask(request))
+        return self._ask(request)
 
-    async def _ask(self, request: Request) -> Reply:
-        return await job_handle.ask_master(self.run.files, request, running=lambda: self.run.running)
+    def _ask(self, request: Request) -> Reply:
+        import asyncio  # imported here, because these imports take 60 ms and only a running job has a master
+
+        from springtide.platforms.agent import master_client
+
+        return asyncio.run(master_client.ask_master(self.run.files, request, running=lambda: self.run.running))
 
     def story(self) -> list[dict[str, Any]]:
         return events.read(self.run.files.events)

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from springtide.domain.core.resources import ProcessLimits, Usage
 from springtide.domain.core.roles import Life, RoleExit, RoleKind
-from springtide.platforms.agent import job_handle
+from springtide.platforms.agent import master_client
 from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.ray_cluster import cluster, job_order, placement
 from springtide.platforms.ray_cluster.role_actor import RoleActor, RoleOutput, Started
@@ -76,10 +76,10 @@ class RayPlatform:
         self._held: dict[Life, ActorEntry] = {}
         self._known_master = b""
         leaving = placement.NodeDrain(
-            cluster.draining, self._placed, lambda request: job_handle.ask_master(files, request), self._take
+            cluster.draining, self._placed, lambda request: master_client.ask_master(files, request), self._take
         )
         moves = placement.DataWorkerMover(
-            self._seated, self._nodes, lambda request: job_handle.ask_master(files, request)
+            self._seated, self._nodes, lambda request: master_client.ask_master(files, request)
         )
         watches = (self._tell_where_master_is(), leaving.keep(), moves.keep())
         self._watches = [asyncio.create_task(watch) for watch in watches]

@@ -22,7 +22,7 @@ from springtide import errors, private_files
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import open_store
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.platforms.agent import job_handle, tracker_processes
+from springtide.platforms.agent import master_client, tracker_processes
 from springtide.platforms.agent.agent import Agent
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.platform import LocalPlatform
@@ -66,7 +66,7 @@ class Steward:
         return self._status
 
     def ask(self, request: Request) -> Reply:
-        work = job_handle.ask_master(self._files, request)
+        work = master_client.ask_master(self._files, request)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def story(self) -> list[dict[str, Any]]:

@@ -53,13 +53,14 @@ def test_job_whose_master_does_not_answer_says_so(page, folder):  # noqa: F811
     files = make_past_run(folder, "hangs", began_at=200.0, agent_pid=pid, agent_start=logs.start_of(pid))
     files.secret.write_text("00")
     files.master.write_text('{"term": 1, "pid": 1, "address": "127.0.0.1:1"}')
-    import springtide.platforms.agent.job_handle as job_handle
+    import springtide.platforms.agent.master_client as master_client
 
-    job_handle.ask_master.__kwdefaults__["within_s"], before = 0.0, job_handle.ask_master.__kwdefaults__["within_s"]
+    defaults = master_client.ask_master.__kwdefaults__
+    defaults["within_s"], before = 0.0, defaults["within_s"]
     try:
         found = ask(page, "/api/jobs/hangs").json
     finally:
-        job_handle.ask_master.__kwdefaults__["within_s"] = before
+        defaults["within_s"] = before
     assert found["running"] and found["trouble"]
 
 
