@@ -17,6 +17,9 @@ from tests.unit.worker.ranks import Meeting
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 GPU = torch.device("cuda", 0)
+leaves_a_thread = pytest.mark.skipif(
+    not os.environ.get("SPRINGTIDE_TEST_NCCL_THREADS"), reason="leaves a thread in NCCL: SPRINGTIDE_TEST_NCCL_THREADS=1"
+)
 
 
 def connected(generation=1):
@@ -80,6 +83,7 @@ def test_sum_on_a_busy_device_is_aborted_when_a_member_is_lost(world_of_one):
     print("freed after", time.monotonic() - began, "s")
 
 
+@leaves_a_thread
 def test_connecting_rank_is_freed_if_the_other_never_comes():
     meeting, lost = Meeting(2), threading.Event()
     with config.default_environment(nccl.SETTINGS | nccl.LOOPBACK):
@@ -111,7 +115,7 @@ def test_two_ranks_on_one_gpu_are_detected_and_use_gloo():
     assert not nccl._broken, "NCCL was not even tried"
 
 
-@pytest.mark.skipif(not os.environ.get("SPRINGTIDE_TEST_NCCL_REFUSAL"), reason="leaves a thread in NCCL")
+@leaves_a_thread
 def test_undetected_shared_gpu_is_refused_by_nccl_and_falls_back_to_gloo(monkeypatch):
     monkeypatch.setattr(allreduce, "MEETING", datetime.timedelta(seconds=20))
     assert form_two_ranks(["one", "other"]) == [None, None]
