@@ -127,7 +127,7 @@ class AsyncStep(TrainingStep):
                 self._context.listener.on_trained(claims)
 
     def _is_torn(self, pending: SentPush) -> bool:
-        """Wait for a push. Return True if servers refused it because another worker now holds its batches."""
+        """Wait for a push. Return True if servers refused the push because another worker now holds its batches."""
         try:
             pending.wait()
         except errors.PartlyApplied as error:

@@ -46,8 +46,7 @@ class DenseGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseSlot:
-    """Location of one parameter: `chunks` rows of a table, from key `first` on. These rows belong to this parameter
-    alone."""
+    """Location of one parameter: `chunks` rows of a table, from key `first` on. No other parameter uses these rows."""
 
     name: str
     param: torch.Tensor
@@ -58,8 +57,9 @@ class DenseSlot:
 
 
 def declare(client: TableClient, groups: Sequence[DenseGroup], rates: TableRates) -> list[DenseSlot]:
-    """Declare one table per group, which the kernel of the group's optimizer trains. Each parameter gets its own
-    chunks."""
+    """Declare one table per group, which the kernel of the group's optimizer trains. Each parameter gets separate
+    chunks.
+    """
     held: list[DenseSlot] = []
     refuse_shared(groups, rates.optimizers)
     for number, group in enumerate(groups):
@@ -145,7 +145,7 @@ class GpuBucket:
         step.wait_stream(self._upload)
         yield
         self._free.record(step)
-        self._upload.synchronize()  # this waits for the copy, not for the step
+        self._upload.synchronize()  # this call waits for the copy, not for the step
 
     def download(self) -> Any:
         """Start to copy `flat_grads` to the memory of the gradients. Return an event to wait for."""
@@ -162,7 +162,7 @@ class DenseChunks(LatePart):
         self._client, self._tables = client, {part.table for part in held}
         self.rows = client.dense(tables, keys, CHUNK)
         self._sent = client.dense(tables, keys, CHUNK)
-        """Gradients. A pull has rows of its own, because values may arrive while a push still waits for the GPU."""
+        """Gradients. A pull writes to separate rows, because values may arrive while a push still waits for the GPU."""
         self.params = [part.param for part in held]
         self.named = [(f"parameter {part.name!r}", part.param) for part in held]
         flat_values, self.flat_grads = torch.from_numpy(self.rows.rows()), torch.from_numpy(self._sent.grads())
@@ -401,7 +401,7 @@ def check_finite(named: Sequence[tuple[str, torch.Tensor]]) -> None:
     norms: dict[torch.device, list[torch.Tensor]] = {}
     for norm in torch._foreach_norm(grads, 2) if grads else ():
         norms.setdefault(norm.device, []).append(norm)
-    if all(bool(torch.stack(near).isfinite().all()) for near in norms.values()):  # this waits once for each device
+    if all(bool(torch.stack(near).isfinite().all()) for near in norms.values()):  # this call waits once for each device
         return
     check_gradients([(name, param.grad) for name, param in named if param.grad is not None])
 
@@ -418,7 +418,7 @@ def check_gradients(named: Sequence[tuple[str, torch.Tensor]]) -> None:
 
 
 def mark_finite(named: Sequence[tuple[str, torch.Tensor]], tables: DeviceTables) -> None:
-    """Let each GPU set a mark if a gradient is not finite."""
+    """Each GPU sets a mark if a gradient is not finite."""
     grads = [param.grad for _, param in named if param.grad is not None and param.grad.is_cuda]
     norms: dict[torch.device, list[torch.Tensor]] = {}
     dense = [grad.to_dense() if grad.is_sparse else grad for grad in grads]

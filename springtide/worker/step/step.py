@@ -34,15 +34,17 @@ samples."""
 
 
 class StepListener:
-    """Listener that learns what happened to batches. This base class ignores all events, and the feed of a stream
-    overrides it."""
+    """Listener that learns what happened to batches. This base class ignores all events. The feed of a stream overrides
+    its methods.
+    """
 
     def on_trained(self, claims: Sequence[BatchClaim]) -> None:
         """Handle batches that all servers have applied."""
 
     def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
-        """Handle batches that the servers have applied only in part. Return True if this worker no longer holds their
-        lease."""
+        """Handle batches that the servers have applied only in part. Return True if this worker no longer holds the
+        lease of these batches.
+        """
         return False
 
     def row_clock(self) -> int | None:
@@ -121,7 +123,7 @@ class PushBatches:
     claims: list[BatchClaim] = field(default_factory=list)
 
     def add(self, handed: ReadBatch) -> None:
-        """Add a batch that the loop received. Adjacent parts of one batch get one identity and one claim."""
+        """Add a batch that the loop received. Adjacent parts of one batch share one identity and one claim."""
         order = handed.order
         for part in order.ranges:
             match self.ranges[-1:]:
@@ -141,7 +143,9 @@ class PushBatches:
 
 
 class TrainingStep(abc.ABC):
-    """Step that collects the loop's batches and optimizers, and pushes the result. Each `job.prepare` has one."""
+    """Step that collects the loop's batches and optimizers, and pushes the result. Each `job.prepare` has one such
+    step.
+    """
 
     def __init__(
         self, context: StepContext, own: Sequence[torch.optim.Optimizer], *, fixed: bool, ahead: bool, named: bool
@@ -165,7 +169,7 @@ class TrainingStep(abc.ABC):
         self._due = True
         """Whether the current batch completes a step."""
         self._again = False
-        """Whether the current batch is already trained, so that steps on it are dropped."""
+        """Whether the current batch is already trained, so that its steps are dropped."""
         self._skip = False
         """Whether to skip the step, because a GradScaler found an infinity."""
         self._stepped: list[JobOptimizer] = []
@@ -304,12 +308,12 @@ class TrainingStep(abc.ABC):
 
 
 class UnsteppedGradients:
-    """Detects gradients that the loop has computed but not stepped. Each async job has one detector."""
+    """Detects gradients that the loop has computed but not stepped. Each async job has one such detector."""
 
     def __init__(self, lookups: Lookups, dense: Iterable[torch.Tensor], *, tables: bool) -> None:
         """Watch for gradients of table rows. In a model without tables, watch for gradients of `dense` parameters."""
         self._lookups = lookups
-        # hooks refer only to this set, so that a model does not keep its job alive
+        # hooks refer only to this set, because a hook that refers to the job would keep the job in memory
         touched: set[int] = set()
         self._touched = touched
         self._dense = [] if tables else list(dense)
