@@ -15,7 +15,9 @@ import threading
 import time
 
 from springtide.telemetry import events as event_log
+from springtide.testing.cluster import LocalCluster
 from tests import waiting
+from tests.process import forked_command
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PATIENCE_S = 180.0  # far more than anything takes; a test that waits so long has failed
@@ -49,21 +51,28 @@ print("trained", trained)
 
 
 class Command:
-    """A running `springtide` command; `before` are words in front of it that end with its execution."""
+    """A running `springtide` command, forked where that is possible, or `cold` as a user starts it.
 
-    def __init__(self, arguments, folder, *, given=None, before=()):
+    `given` are more variables, `before` words in front of the command that end with its execution.
+    """
+
+    def __init__(self, arguments, folder, *, given=None, before=(), cold=False):
         if arguments[0] == "run" and "--plan" not in arguments:
             arguments = ("run", "--no-plan", *arguments[1:])  # tests count roles: however long one takes, none comes
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPRINGTIDE_")}
-        environment |= {"PYTHONPATH": str(ROOT), "SPRINGTIDE_WARM_STARTS": str(_uses_torch(folder)), **(given or {})}
-        self.process = subprocess.Popen(
-            [*before, sys.executable, "-m", "springtide.cli.app", *arguments],
-            cwd=folder,
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        environment["PYTHONPATH"] = str(ROOT)
+        if cold or given or before or LocalCluster.warm is None:
+            environment |= {"SPRINGTIDE_WARM_STARTS": str(_uses_torch(folder)), **(given or {})}
+            self.process = subprocess.Popen(
+                [*before, sys.executable, "-m", "springtide.cli.app", *arguments],
+                cwd=folder,
+                env=environment,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        else:
+            self.process = forked_command.ForkedCommand(["springtide", *arguments], folder, environment)
         self.folder = folder
         self.said = []
         self._lines = queue.SimpleQueue()
@@ -121,9 +130,9 @@ def _uses_torch(folder):
 
 
 @contextlib.contextmanager
-def springtide(*arguments, folder):
+def springtide(*arguments, folder, cold=False):
     """Run a command in a folder; it is dead afterwards."""
-    command = Command(arguments, folder)
+    command = Command(arguments, folder, cold=cold)
     try:
         yield command
     finally:

@@ -1,7 +1,7 @@
 """README and docs/ tell the truth: blocks marked `run` run, in page order, in one fresh folder a page.
 
 ```python file=train.py   is written to that file        ```python run   is run as a Python script
-```sh run                 is run by bash -e, with our command on the PATH
+```sh run                 is run by bash -e, with our commands on the PATH
 ```python run needs=a,b   is left out where one of these modules is not installed
 """
 
@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from tests.process import forked_script
+from tests.process import forked_command, forked_script
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(?P<language>\w+)(?P<options>(?: [\w=.,/-]+)+)\n(?P<code>.*?)^```$", flags=re.M | re.S)
@@ -47,31 +47,21 @@ def page_test(page):
     return pytest.param(page, id=name, marks=[pytest.mark.soak] if name in LONG else [])
 
 
-def command_folder(tmp_path):
-    """A folder with this checkout's command, to be first on the PATH."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    command = folder / "springtide"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m springtide.cli.app "$@"\n')
-    command.chmod(0o755)
-    return folder
-
-
 @pytest.mark.process
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", [page_test(page) for page in PAGES])
 def test_marked_blocks_of_a_page_run(page, tmp_path):
-    path = os.pathsep.join(
-        [str(command_folder(tmp_path)), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
-    )
+    commands = tmp_path / "bin"
+    path = os.pathsep.join([str(commands), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    for line, language, options, code in blocks(page.read_text()):
-        assert set(options) <= {"run", "file", "needs"}, f"{page}:{line}: unknown option among {sorted(options)}"
-        if "file" in options:
-            (tmp_path / options["file"]).write_text(code)
-        if is_runnable(options):
-            returned, out, errors = {"python": run_python, "sh": run_shell}[language](code, tmp_path, environment)
-            assert returned == 0, f"{page}:{line}:\n{code}\n{out[-2000:]}\n{errors[-2000:]}"
+    with forked_command.shell_commands(commands):
+        for line, language, options, code in blocks(page.read_text()):
+            assert set(options) <= {"run", "file", "needs"}, f"{page}:{line}: unknown option among {sorted(options)}"
+            if "file" in options:
+                (tmp_path / options["file"]).write_text(code)
+            if is_runnable(options):
+                returned, out, errors = {"python": run_python, "sh": run_shell}[language](code, tmp_path, environment)
+                assert returned == 0, f"{page}:{line}:\n{code}\n{out[-2000:]}\n{errors[-2000:]}"
 
 
 def run_python(code, folder, environment):

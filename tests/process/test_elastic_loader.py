@@ -6,8 +6,6 @@ import os
 import pathlib
 import random
 import signal
-import subprocess
-import sys
 
 import psutil
 import pytest
@@ -17,6 +15,7 @@ from torch.utils import data
 from springtide import errors
 from springtide.data import ElasticLoader
 from springtide.dataworker.processes import local_processes
+from tests.process import forked_command, forks
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -160,21 +159,18 @@ for step, batch in enumerate(loader):
 """
 
 
-def test_killed_trainer_resumes_elsewhere_and_leaves_nothing_behind():
-    root = pathlib.Path(__file__).parents[2]
-    trainer = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": "."},
-    )
-    with trainer, trainer.stdout as said:
+def test_killed_trainer_resumes_elsewhere_and_leaves_nothing_behind(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(forks.ROOT)}
+    trainer = forked_command.ForkedCommand(["python", str(script)], tmp_path, environment)
+    with trainer.stderr, trainer.stdout as said:
         pids, folder = said.readline().rsplit(" ", 1)
         children = [psutil.Process(pid) for pid in json.loads(pids)]
         children += [psutil.Process(trainer.pid).children()[0]]
         lines = [json.loads(said.readline()) for _ in range(26)]
         trainer.kill()
+        trainer.wait()
     had = [index for ids, _ in lines for index in ids]
     with ElasticLoader(Ids(), batch_size=15, shuffle=True, num_workers=1) as loader:
         loader.load_state_dict(lines[-1][1])

@@ -3,8 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -13,7 +11,7 @@ from springtide.platforms.local import job_handle
 from springtide.telemetry import events, logs
 from springtide.testing.cluster import LocalCluster
 from tests import waiting
-from tests.process import running
+from tests.process import forked_command, running
 
 pytestmark = pytest.mark.process
 
@@ -24,8 +22,7 @@ CHATTY = running.loop(body="print('training', 'x' * 200, flush=True)", samples=2
 def started(folder, out):
     """`springtide run train.py` with both of its outputs there; it is dead afterwards."""
     environment = {**os.environ, "PYTHONPATH": str(running.ROOT)}
-    command = [sys.executable, "-m", "springtide.cli.app", "run", "--no-plan", "train.py"]
-    job = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out)
+    job = forked_command.ForkedCommand(["springtide", "run", "--no-plan", "train.py"], folder, environment, out=out)
     try:
         yield job
     finally:
@@ -67,7 +64,7 @@ def test_job_continues_when_its_output_reader_exits(tmp_path):
 
 def test_job_continues_when_its_output_device_is_full(tmp_path):
     running.script(tmp_path, CHATTY)
-    with open("/dev/full", "w") as full, started(tmp_path, full) as job:
+    with open("/dev/full", "w") as full, started(tmp_path, full.fileno()) as job:
         assert job.wait(running.PATIENCE_S) == 0
     assert all_was_trained(tmp_path)
 

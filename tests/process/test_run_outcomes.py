@@ -38,7 +38,7 @@ def test_script_sees_the_environment_of_plain_python(tmp_path):
     (tmp_path / "own_module.py").write_text("ANSWER = 42\n")
     told = "__name__, sys.argv, own_module.ANSWER, 'torch' in sys.modules"
     running.script(tmp_path, f"import sys, own_module\nprint({told}, flush=True)\n{running.loop()}")
-    with running.springtide("run", "train.py", "--", "--epochs", "3", folder=tmp_path) as job:
+    with running.springtide("run", "train.py", "--", "--epochs", "3", folder=tmp_path, cold=True) as job:
         assert job.wait_for("__main__") == "__main__ ['train.py', '--epochs', '3'] 42 False"
         assert job.finish()[0] == 0
 
@@ -126,7 +126,7 @@ def test_garbage_on_the_masters_port_does_not_harm_the_job(tmp_path):
 
 def test_live_view_is_shown_on_a_terminal_and_honours_no_color(tmp_path):
     running.script(tmp_path, running.loop(body="print('leased', lease.shard)", samples=100))
-    shown = running.on_a_terminal("run", "train.py", folder=tmp_path, NO_COLOR="1")
+    shown = running.on_a_terminal("run", "train.py", folder=tmp_path, NO_COLOR="1", SPRINGTIDE_WARM_STARTS="0")
     assert "leased 0" in shown and "samples/s" in shown
     assert "\x1b[?25l" in shown  # the cursor is hidden while the view is redrawn in place
     assert not re.search(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7])m", shown), "a colour in spite of NO_COLOR"

@@ -60,14 +60,7 @@ class ForkServerClient:
         # set the socket itself to non-blocking, because a socket timeout would make calls wait even with MSG_DONTWAIT
         self._asking.setblocking(False)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", fork_server.__name__, str(os.getpid()), *IMPORTS],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=self._environment,
-                process_group=0,  # start a separate process group, so that Ctrl-C reaches only the agent
-            )
+            self._process = start_server(theirs, self._environment)
 
     async def imported(self) -> None:
         """Wait until the fork server can fork, or will not be able to, or has taken too long."""
@@ -136,6 +129,18 @@ class ForkServerClient:
         modules may have read them."""
         ours, others = config.PREFIX, self._besides
         return {name: value for name, value in environment.items() if not name.startswith(ours) and name not in others}
+
+
+def start_server(asked: socket.socket, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Start a fork server that ends with this process. `asked` receives its requests."""
+    return subprocess.Popen(
+        [sys.executable, "-m", fork_server.__name__, str(os.getpid()), *IMPORTS],
+        stdin=asked.fileno(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        process_group=0,  # start a separate process group, so that Ctrl-C reaches only the agent
+    )
 
 
 def installed_build() -> tuple[int, ...]:
