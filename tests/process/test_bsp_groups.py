@@ -62,7 +62,7 @@ def test_bsp_group_counts_once_after_a_lost_rank_and_rescaling(tmp_path):
         job.scale(2)
         until_formed(job, 2)
 
-    status, wrong = count(tmp_path, 1, batches=750, hurt=hurt, pause_s=0.1)
+    status, wrong = count(tmp_path, 1, batches=250, hurt=hurt, pause_s=0.3)
     assert not wrong, wrong
     assert status.roles.relaunches == 1
 

@@ -38,10 +38,10 @@ BOTH = pytest.param({"server-1": "server-2", "worker-0": "worker-2"}, id="both",
 @pytest.mark.parametrize("successors", [pytest.param({"server-1": "server-2"}, id="server"), BOTH])
 def test_evicted_server_and_worker_hand_over_without_a_failure(tmp_path, seed, successors):
     workers = len(successors)
-    ids = counting.draw(np.random.default_rng(seed), 400 * workers * BATCH - 5)
+    ids = counting.draw(np.random.default_rng(seed), 200 * workers * BATCH - 5)
     script = counting.write(tmp_path, ids)
     spec = JobSpec(name="leaving", workers=workers, servers=2, slots=64, heartbeat_s=0.2, seed=seed)
-    with LocalCluster(script, [tmp_path, 1, BATCH, 0.25], spec=spec, folder=tmp_path / "runs") as job:
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.5], spec=spec, folder=tmp_path / "runs") as job:
         job.until(lambda status: status.samples > 0 and {("joined", each) for each in successors} <= logged_events(job))
         for member in successors:
             assert leave(job, member)

@@ -63,7 +63,7 @@ def test_one_fault_of_every_kind_loses_and_repeats_no_row_of_a_file(tmp_path):
             done += FaultInjector(plan, job).run(at_most=1)
         return done
 
-    _, done, wrong = run(tmp_path, 1, batches=1500, pause_s=0.25, hurt=hurt, change=counting.from_parquet)
+    _, done, wrong = run(tmp_path, 1, batches=500, pause_s=0.75, hurt=hurt, change=counting.from_parquet)
     assert not wrong, (done, wrong)
     stopped, scaled = done
     assert stopped.startswith("stopped worker-") and scaled.startswith("scaled to ")
@@ -80,7 +80,7 @@ def test_temporarily_unreadable_samples_and_early_exits_lose_and_repeat_nothing(
         job.until(lambda _: job.over or not list(tmp_path.glob("leave-*")))
         return job
 
-    status, job, wrong = run(tmp_path, 2, batches=900, pause_s=0.1, hurt=hurt, silence_s=30.0)
+    status, job, wrong = run(tmp_path, 2, batches=300, pause_s=0.3, hurt=hurt, silence_s=30.0)
     assert not wrong, wrong
     story = job.story
     assert not list(tmp_path.glob("unreadable-*"))

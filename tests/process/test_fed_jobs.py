@@ -68,7 +68,7 @@ def test_each_sample_is_trained_once_for_any_kill_and_any_number_of_data_workers
         wait_until_fed(job, 10)
         return job
 
-    status, job, wrong = run(tmp_path, 1, batches=750, hurt=hurt, pause_s=0.2)
+    status, job, wrong = run(tmp_path, 1, batches=250, hurt=hurt, pause_s=0.6)
     assert not wrong, wrong
     assert status.roles.relaunches >= 4
     left = [each for each in job.story if each["event"] == "exited" and each["role"].startswith("data-worker")]

@@ -37,14 +37,14 @@ def test_killed_worker_server_and_both_lose_and_repeat_nothing(tmp_path):
         seed=3,
         checkpoints=CheckpointRules(every_s=0.5),
     )
-    ids = counting.draw(np.random.default_rng(3), 1200 * BATCH - 5)
+    ids = counting.draw(np.random.default_rng(3), 400 * BATCH - 5)
     script = counting.write(tmp_path, ids, SCRIPT)
-    with LocalCluster(script, [tmp_path, 1, BATCH, 0.02], spec=spec, folder=tmp_path / "runs") as job:
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.06], spec=spec, folder=tmp_path / "runs") as job:
         job.until(lambda status: status.checkpoints.number and status.samples > 0)
         for roles in (["worker-0"], ["server-1"], ["server-0", "worker-1"]):
             before = {role: lives(job, role) for role in roles if role.startswith("server-")}
             begun = job.status.samples
-            job.until(lambda status, begun=begun: status.samples >= begun + 50 * BATCH)
+            job.until(lambda status, begun=begun: status.samples >= begun + 20 * BATCH)
             job.kill_each(*roles)
             job.until(lambda _, before=before: all(lives(job, role) > count for role, count in before.items()))
         counting.hurry(tmp_path)

@@ -24,12 +24,12 @@ job = st.join()
 
 @pytest.mark.timeout(400)
 def test_iterable_is_counted_once_though_workers_are_killed_and_added(tmp_path, rng):
-    ids = counting.draw(rng, 600 * BATCH - 5)
+    ids = counting.draw(rng, 200 * BATCH - 5)
     script = counting.write(tmp_path, ids)
     text = script.read_text().replace("job = st.join()\n", STREAM).replace("optimizer, Ids(),", "optimizer, Stream(),")
     script.write_text(text)
     spec = JobSpec(name="stream", workers=2, heartbeat_s=0.2, relaunches=10, backoff_s=0.0)
-    with LocalCluster(script, [tmp_path, 2, BATCH, 0.05], spec=spec, folder=tmp_path / "runs") as job:
+    with LocalCluster(script, [tmp_path, 2, BATCH, 0.15], spec=spec, folder=tmp_path / "runs") as job:
         job.until(lambda status: status.samples > 20 * BATCH)
         job.kill_each("worker-1")
         job.scale(3)
@@ -62,5 +62,5 @@ def test_bsp_group_over_an_iterable_restarts_after_lost_workers_and_counts_once(
     )
     # in a step, each of the two workers trains a mini-batch
     text = text.replace("batch_size=batch", "batch_size=batch // 2")
-    _, wrong = group_counting.count(tmp_path, spec, 3, batches=200, hurt=hurt, text=text, pause_s=0.1)
+    _, wrong = group_counting.count(tmp_path, spec, 3, batches=100, hurt=hurt, text=text, pause_s=0.2)
     assert not wrong, wrong

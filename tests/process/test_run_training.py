@@ -76,18 +76,18 @@ def test_dataloader_forked_after_join_works(tmp_path):
 
 @pytest.mark.timeout(400)
 def test_demo_adds_a_server_kills_three_processes_and_counts_exactly(tmp_path):
-    with running.springtide("demo", "--samples", "300000", "--json", folder=tmp_path) as job:
+    with running.springtide("demo", "--samples", "200000", "--json", folder=tmp_path) as job:
         job.wait_for("now: one more server, server-2; ")
         job.wait_for("now: kill -9 worker-1 ")
         job.wait_for("now: kill -9 server-1 ")
         job.wait_for("now: kill -9 the master ")
         code, out = job.finish()
     assert code == 0, (out, job.said)
-    assert out[0].startswith("trained 270,000 clicks in ")
+    assert out[0].startswith("trained 180,000 clicks in ")
     assert out[1].startswith("added   server-2: ")
     assert out[2].startswith("killed  worker-1: ") and out[3].startswith("killed  server-1: it served again ")
     assert out[4].startswith("killed  the master: the next one listened ")
-    assert out[5] == "counted 270,000 clicks in a separate table: 0 lost, 0 repeated"
+    assert out[5] == "counted 180,000 clicks in a separate table: 0 lost, 0 repeated"
     assert "the generator's true model gets 0.8" in out[6]
     assert "What to try next:" in out
     result = json.loads(out[-1])

@@ -74,9 +74,9 @@ def test_killed_servers_worker_and_master_lose_and_repeat_nothing(tmp_path):
         return job
 
     rules = CheckpointRules(every_s=1.5)
-    status, job, wrong = run(tmp_path, 11, batches=700, hurt=hurt, pause_s=0.1, checkpoints=rules)
+    status, job, wrong = run(tmp_path, 11, batches=250, hurt=hurt, pause_s=0.3, checkpoints=rules)
     assert not wrong, wrong
-    assert status.samples == 700 * BATCH - 5
+    assert status.samples == 250 * BATCH - 5
     back = [event for event in job.story if event["event"] == "ready" and event.get("checkpoint")]
     assert len(back) == 4 and any(event["samples_again"] for event in back)
     print([(event["role"], event["checkpoint"], event["samples_again"]) for event in back])

@@ -85,7 +85,7 @@ def test_servers_scale_from_one_to_three_to_two_with_caches_and_kills(
         # what moved as the master died is in nobody's story; a server goes when its last slot has moved
         job.until(lambda status: at_rest(job, 2, status))
 
-    job = run(tmp_path, 3, hurt, batches=2500, pause_s=0.1, cache=cache_rules.rules("16K", staleness=3))
+    job = run(tmp_path, 3, hurt, batches=800, pause_s=0.3, cache=cache_rules.rules("16K", staleness=3))
     kept = job.status.training.cache
     assert kept.on and kept.hits > 0 and "3 at most; the limit is 3" in kept.why, kept
     told = [event for event in job.story if event["event"] == "moved"]
@@ -113,7 +113,7 @@ def test_killed_migration_target_loses_and_repeats_nothing(tmp_path):
         story = job.story
         return [each["incarnation"] for each in story if each["event"] == "ready" and each["role"] == "server-1"]
 
-    job = run(tmp_path, 4, hurt, batches=1500, pause_s=0.05, checkpoints=CheckpointRules(every_s=1.0))
+    job = run(tmp_path, 4, hurt, batches=500, pause_s=0.15, checkpoints=CheckpointRules(every_s=1.0))
     assert lives(job) == [0, 1]
 
 

@@ -89,7 +89,7 @@ def test_bsp_group_with_automatic_cache_is_split_and_counts_exactly(tmp_path):
     fed = dict(heartbeat_s=0.1, backoff_s=0.0, feeding=FeedRules(workers=1))
     rules = lambda **more: JobSpec(name="group", workers=2, servers=1, sync="bsp", **fed, **more)  # noqa: E731
     text = hashing(group_counting.COUNTING)
-    _, wrong = group_counting.count(tmp_path, rules, 6, batches=BATCHES, hurt=hurt, pause_s=0.2, text=text)
+    _, wrong = group_counting.count(tmp_path, rules, 6, batches=BATCHES // 2, hurt=hurt, pause_s=0.4, text=text)
     assert not wrong, wrong
     assert int((tmp_path / "split-calls").read_text()) > 20
 

@@ -10,7 +10,7 @@ from tests.process import counting, framework_jobs, group_counting
 
 pytestmark = [pytest.mark.process, pytest.mark.extra("torchrec")]
 
-BATCH, ROWS, BATCHES = 32, 40, 400
+BATCH, ROWS, BATCHES = 32, 40, 200
 
 SCRIPT = """
 import os
@@ -122,7 +122,7 @@ def test_collections_count_every_id_once_though_worker_and_server_are_killed(tmp
         slots=64,
         checkpoints=CheckpointRules(every_s=0.5),
     )
-    arguments = [tmp_path, ROWS, BATCH, 0.25]
+    arguments = [tmp_path, ROWS, BATCH, 0.5]
     with (
         framework_jobs.warm_starts("torchrec") as warm,
         LocalCluster(tmp_path / "train.py", arguments, spec=spec, folder=tmp_path / "runs", warm=warm) as job,
