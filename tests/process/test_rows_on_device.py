@@ -80,9 +80,7 @@ def count_under_faults(folder, text, *, cache=None):
 
     begun = lambda status: status.checkpoints.number  # noqa: E731
     made = functools.partial(spec, cache=cache_rules.rules(cache))
-    return group_counting.count(
-        folder, made, 1, batches=500, hurt=hurt, begun=begun, pause_s=0.1, text=text, rows=ROWS
-    )
+    return group_counting.count(folder, made, 1, batches=500, hurt=hurt, begun=begun, pause_s=0.1, text=text, rows=ROWS)
 
 
 @pytest.mark.timeout(400)
