@@ -16,8 +16,8 @@
 
 namespace springtide {
 
-// Hides how a value was computed, so that the compiler cannot turn it into branches. Use this function for values that
-// a branch predictor cannot guess, such as which cell of a cache line holds a key.
+// Hides how a value was computed, so that the compiler cannot compute the value with branches. Use this function for
+// values that a branch predictor cannot guess, such as which cell of a cache line holds a key.
 
 [[gnu::always_inline]] inline unsigned branchless(unsigned value) {
   asm("" : "+r"(value));

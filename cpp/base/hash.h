@@ -17,7 +17,7 @@ constexpr uint64_t mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// A row and its image (kImage) have the same hash, hence the same slot.
+// A row and its image (kImage) have the same hash, and so the same slot.
 constexpr uint64_t hash_key(TableId table, Key key) {
   return mix64(static_cast<uint64_t>(key) + 0x9e3779b97f4a7c15ULL * (static_cast<uint64_t>(table_of(table)) + 1));
 }

@@ -1,4 +1,5 @@
-// SHA-256 (FIPS 180-4) and HMAC (RFC 2104), with which both ends of a connection prove that they know the job's secret.
+// SHA-256 (FIPS 180-4) and HMAC (RFC 2104). With these, both ends of a connection prove that they know the job's
+// secret.
 #pragma once
 
 #include <array>

@@ -35,7 +35,7 @@ enum class OptimKind : uint8_t { sgd = 0, adagrad = 1, rowwise_adagrad = 2, adam
 struct InitSpec {
   InitKind kind = InitKind::zeros;
   float a = 0;  // uniform: low;  normal: mean; xavier: gain
-  float b = 0;  // uniform: high; normal: std;  xavier: row count that stands for fan-out
+  float b = 0;  // uniform: high; normal: std; xavier: row count in place of fan-out
   bool operator==(const InitSpec&) const = default;
 };
 

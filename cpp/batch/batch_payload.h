@@ -47,7 +47,7 @@ static_assert(sizeof(MessageHead) == 28);
 struct Expected {
   std::span<const std::byte> begins;  // first bytes of every valid head
   uint32_t most_fields, most_header;
-  std::span<const std::byte> header;  // header of a batch for which memory is ready; empty if there is none
+  std::span<const std::byte> header;  // header of the batch for which memory is ready; empty if there is no such batch
   std::span<std::byte> into;          // memory for that batch's payload, of exactly its size
 };
 

@@ -17,8 +17,8 @@ struct DistinctOut {
 // integers.
 uint64_t distinct(std::span<const int64_t> given, const DistinctOut& out);
 
-// Proves a result of `distinct`: returns true only if `values` ascend, and give each integer of `given` by its index in
-// `inverse`, as often as `counts` says. Only one result has these properties.
+// Verifies a result of `distinct`: returns true only if `values` ascend, and give each integer of `given` by its index
+// in `inverse`, as often as `counts` says. Only one result can pass this test.
 bool is_distinct(std::span<const int64_t> given, std::span<const int64_t> values, std::span<const int64_t> inverse,
                  std::span<const int64_t> counts);
 

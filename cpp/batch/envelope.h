@@ -16,7 +16,7 @@ enum EnvelopeState : uint8_t { kBare = 0, kWhole = 1, kDamaged = 2 };
 
 struct Envelopes {
   uint64_t bare = 0;     // records without an envelope
-  uint64_t damaged = 0;  // records whose checksum is wrong
+  uint64_t damaged = 0;  // records with a wrong checksum
 };
 
 // Record i is payload[starts[i], ends[i]). `states` and `event_us` have room for all records. The time of a record

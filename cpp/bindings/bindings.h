@@ -48,7 +48,7 @@ inline std::vector<springtide::BatchRange> batches_of(const std::vector<BatchTup
   return batches;
 }
 
-// Returns the enum value with this name. For any other name, throws springtide.errors.UnknownName.
+// Returns the enum value with this name. Throws springtide.errors.UnknownName for any other name.
 template <class Enum, size_t N>
 Enum parse(const char* kind, const std::string& name, const std::array<const char*, N>& known) {
   for (size_t i = 0; i < N; ++i) {

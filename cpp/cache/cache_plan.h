@@ -1,10 +1,10 @@
 // CachePlan: what one worker's cache does before, in and after one step. The scheduler (schedule.h) makes one plan per
 // rank and step; a cache executes the plan and decides nothing itself.
 //
-// At most one worker caches a row, always as the row's image (weights and optimizer state). If several workers train a
-// row in one step, the server sums its gradients in rank order. With P2P::gradients, one of these workers, the row's
-// keeper, sums them instead. A cached row is dirty from its first training until it is written back. A dirty row is
-// written back when another worker trains it, when it is evicted, or by a flush.
+// At most one worker caches a row. The cache holds the row's image (weights and optimizer state). If several workers
+// train a row in one step, the server sums its gradients in rank order. With P2P::gradients, one of these workers, the
+// row's keeper, sums the gradients instead. A cached row is dirty from its first training until it is written back. A
+// dirty row is written back when a different worker trains it, when it is evicted, or by a flush.
 //
 // A rank executes the plan of step s in this order:
 //   1. with the push of step s - 1: write_back, sends, value_sends, and the other ends of these
@@ -33,7 +33,7 @@ struct PlanKeys {
   }
 };
 
-// Rows that one worker sends directly to another. Sender and receiver have the same keys in the same order.
+// Rows that one worker sends directly to a different worker. Sender and receiver have the same keys in the same order.
 struct PeerRows {
   uint32_t peer = 0;  // rank of the other worker
   PlanKeys rows;
@@ -43,14 +43,14 @@ struct CachePlan {
   uint64_t step = 0;  // counted from 1, as in PushMeta
   uint32_t rank = 0;
   // Before the step, with the push of the previous step.
-  PlanKeys write_back;                // dirty rows whose images go to the server
-  std::vector<PeerRows> sends;        // dirty rows whose images go to another rank instead, by rank
-  std::vector<PeerRows> receives;     // the other side of `sends`, by rank: rows that this rank trains and keeps
+  PlanKeys write_back;                // dirty rows with images that go to the server
+  std::vector<PeerRows> sends;        // dirty rows with images that go directly to a different rank, by rank
+  std::vector<PeerRows> receives;     // the receiving side of `sends`, by rank: rows that this rank trains and keeps
   std::vector<PeerRows> value_sends;  // rows whose values go to other ranks that also train them
   // the other side of `value_sends`: rows that this rank trains and another rank keeps; see gradient_sends
   std::vector<PeerRows> value_receives;
   // The step.
-  PlanKeys drop;       // rows to remove, because they become stale in this step or because others need the room
+  PlanKeys drop;       // rows to remove, because they become stale in this step or because new rows need the room
   PlanKeys hold_hit;   // rows that this rank trains and that stay in its cache
   PlanKeys hold_pull;  // rows that this rank trains and caches from now on; their images are pulled
   PlanKeys pass_hit;   // rows that other ranks train too; the value is in this cache, and `drop` contains the row

@@ -23,9 +23,9 @@ namespace springtide {
 // How a plan uses a key. cached_backend.h looks up every key of a step.
 enum class PlannedUse : uint8_t {
   none,  // the plan does not contain the key
-  hold,  // this rank trains the row: the image is in the cache, or was received from another rank before the step
+  hold,  // this rank trains the row: the cache has the image, or a different rank sent it before the step
   hold_pull,
-  value,  // this rank trains the row, and another rank keeps it and sent its value before the step
+  value,  // this rank trains the row; a different rank keeps the row and sent its value before the step
   pass_hit,
   pass_pull,
 };
@@ -118,8 +118,8 @@ class CachedBackend final : public CachingBackend {
   std::vector<RankBuffer> sends(uint64_t step);
   Sizes receives(uint64_t step) const;
   void received(uint64_t step, uint32_t peer, std::span<const float> floats);
-  // Gradients that ranks send to the keepers of rows before the push of `step`. The push must get the same parts. One
-  // float before each gradient says whether the gradient exists. Throws NonFinite as a push does.
+  // Gradients that ranks send to the keepers of rows before the push of `step`. The push must get the same parts as
+  // this call. One float before each gradient is 1 if the gradient exists. Throws NonFinite as a push does.
   std::vector<RankBuffer> gradient_sends(uint64_t step, std::span<const Part> parts) const;
   Sizes gradient_receives(uint64_t step) const;
   void gradients_received(uint64_t step, uint32_t peer, std::span<const float> floats);
@@ -142,7 +142,7 @@ class CachedBackend final : public CachingBackend {
     std::vector<RankBuffer> sends;
     std::map<uint32_t, std::vector<float>> gradients;  // received, by rank
   };
-  // Call these functions with the lock held.
+  // Call the functions below with the lock held.
   Planned* plan_of(uint64_t step) const;
   void begin(Planned& planned);  // call after the write-back: removes rows that go to other ranks or are dropped
   void pack(Planned& planned);
@@ -160,13 +160,13 @@ class CachedBackend final : public CachingBackend {
   void enter(const RowSelection& images);                         // caches images that came from servers
 
   RowCache rows_;
-  RowCache borrowed_;  // values of rows that other ranks keep, valid for one step
+  RowCache borrowed_;  // values of rows that other ranks keep; valid for one step
   std::map<uint64_t, std::unique_ptr<Planned>> plans_;
   bool flush_next_ = false;
   // true if the servers have the latest value of every row, because no rank has kept a row since a flush
   bool on_servers_ = true;
   uint64_t pushed_ = 0;  // the last planned step that was pushed
-  uint64_t life_ = 0;    // increased by clear(), so that replies to earlier requests are not cached
+  uint64_t life_ = 0;    // increased by clear(), so that replies to requests before the call are not cached
   std::vector<std::weak_ptr<PullInFlight>> under_way_;
   CacheStats count_;
 };

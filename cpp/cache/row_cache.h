@@ -17,7 +17,7 @@ namespace springtide {
 struct CachedRow {
   uint64_t hash = 0;  // hash that identifies the key, as in cell.h
   TableId table = 0;
-  bool dirty = false;   // changed here and not yet on the server; set it with set_dirty()
+  bool dirty = false;   // true if the row was changed here and not yet written to the server; set it with set_dirty()
   uint32_t floats = 0;  // of the image
   float* image = nullptr;
   uint64_t version = 0;  // the cache's owner defines its meaning: a step, or an update count of the server
@@ -110,7 +110,7 @@ class RowCache : public NoCopy {
   size_t dirty_rows() const { return dirty_; }
   uint64_t bytes() const { return image_bytes_ + count_ * kRowBytes; }
   uint64_t dirty_bytes() const { return dirty_bytes_ + dirty_ * kRowBytes; }
-  // Bytes that one more row of this size needs, including its index entry.
+  // Bytes that one more row of this size needs, with its index entry.
   static uint64_t row_bytes(uint32_t floats) { return kRowBytes + floats * uint64_t{sizeof(float)}; }
 
  private:

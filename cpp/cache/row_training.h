@@ -46,7 +46,7 @@ class CachedTables {
   void declared(std::span<const TableSpec> tables) {
     for (const TableSpec& spec : tables) declared_[spec.id] = spec;
   }
-  // Throws BadInput for a table that is not declared, and for a table whose rows cannot be trained outside of a store.
+  // Throws BadInput for a table that is not declared, and for a table with rows that only a store can train.
   void keep(std::span<const TableId> tables) {
     for (const TableId id : tables) {
       const auto spec = declared_.find(id);
@@ -93,8 +93,8 @@ class CachedTables {
                   "' holds NaN or infinity; nothing of this push was applied");
 }
 
-// Gradients of one step that are applied to cached rows. Gradients of one key are summed in the order of the add()
-// calls.
+// Gradients of one step that are applied to cached rows. Gradients of one key are summed in the order of the calls of
+// add().
 class RowTraining {
  public:
   // Throws NonFinite, which names the key. `unique`: true if no key occurs twice.
@@ -162,7 +162,7 @@ class CachingBackend : public Backend {
   explicit CachingBackend(std::shared_ptr<Backend> inner)
       : inner_(std::move(inner)), staging_(std::make_shared<StagingPool>(inner_)) {}
 
-  // Sets the tables whose rows are cached; they must be declared.
+  // Sets the tables to cache; they must be declared.
   void cache_tables(std::span<const TableId> tables) {
     const std::lock_guard lock(mutex_);
     tables_.keep(tables);

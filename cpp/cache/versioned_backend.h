@@ -50,7 +50,7 @@ class VersionedBackend final : public CachingBackend {
  private:
   friend class VersionedPull;
 
-  // Limit on this worker's own pushes that a server's count may not include yet. Usually one push is in flight, and
+  // Limit on the number of this worker's own pushes that a server's count may lack. Usually one push is in flight, and
   // never more than a few.
   static constexpr int32_t kOwnUnderWay = 1024;
 

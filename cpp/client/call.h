@@ -16,7 +16,7 @@
 namespace springtide {
 
 // The window of shared memory of a client, with its free memory. All servers on this host and all buffers of this
-// client use it.
+// client share the window.
 struct SharedWindow {
   explicit SharedWindow(uint64_t bytes) : window(Window::create(bytes)), heap(window.valid() ? bytes : 0) {}
   Window window;
@@ -67,8 +67,8 @@ struct Message {
 void compose(Call& call, std::span<const Slice> slices, const Message& message,
              const std::shared_ptr<SharedWindow>& shared);
 void compose_small(Call& call, std::vector<uint8_t> body);
-// Returns true if sending the request twice does no harm. That is the case for everything except a push that neither
-// names its batches nor is a part of a bsp step.
+// Returns true if sending the request twice does no harm. Only one kind of request does harm: a push that names no
+// batches and is not a part of a bsp step.
 bool may_repeat(const Call& call);
 
 }  // namespace springtide

@@ -17,7 +17,7 @@ class Done final : public Pending {
 
 class LocalBackend : public Backend {
  public:
-  // Divides the slots into contiguous ranges, one for each store. Each store acts as one server.
+  // Divides the slots into contiguous ranges, one for each store. Each store then acts as one server.
   LocalBackend(const StoreOptions& options, uint16_t servers) {
     if (servers == 0 || servers > options.slots)
       throw BadInput(servers, " servers for ", options.slots, " slots; wanted 1 to ", options.slots);

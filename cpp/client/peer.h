@@ -51,7 +51,7 @@ class Peer {
   // Returns an invalid link if it could not connect in time.
   Link connect_until(Clock::time_point deadline, Welcome& terms, std::string& last) const;
   // Returns a connection that uses the shared window, after the server has accepted the window. Returns an invalid Fd
-  // if the server is on another host.
+  // if the server is on a different host.
   Fd connect_window(const Welcome& terms, const SharedWindow& shared) const;
   void check_terms(const Welcome& terms) const;
   void send_loop();

@@ -18,7 +18,7 @@ struct RemoteOptions {
   std::vector<std::string> hosts;  // of server 0, 1, ...
   std::vector<uint16_t> ports;
   std::string secret;  // of the job; never sent, only proved
-  std::string tls;     // folder of this client's certificates (tls_session.h); empty: no TLS
+  std::string tls;     // folder with this client's certificates (tls_session.h); empty: no TLS
   Placement placement;
   uint32_t rank = 0;
   uint32_t incarnation = 0;  // number of restarts of this rank
@@ -65,8 +65,8 @@ class RemoteBackend final : public Backend {
   void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override;
 
   // Uses the master's newest placement. Usually the client already knows the change, because a refusal names the slot's
-  // new owner. Requests follow refusals for `follow_s` before they throw WrongOwner. Servers unknown to this client
-  // need an address (host:port).
+  // new owner. Requests follow refusals for `follow_s` before they throw WrongOwner. If a server is new to this client,
+  // its address (host:port) is required.
   void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses = {});
 
   // Names the restarted process of a lost server, which has restored the server's slots. Unanswered requests go to the
@@ -76,7 +76,7 @@ class RemoteBackend final : public Backend {
   // For bsp: asks every server that has slots. Throws GroupChanged if the group was re-formed meanwhile. Returns true
   // if all ranks' parts of the step have arrived, and false if they have not within `wait_s` seconds.
   bool step_complete(uint64_t step, double wait_s);
-  // Call this function when the step is complete on all servers. Later requests of this client see the step applied.
+  // Call this function when step `step` is complete on all servers. Later requests of this client see the step applied.
   std::unique_ptr<Pending> apply_step(uint64_t step);
   // Moves this client to a newer generation.
   void set_generation(uint32_t generation);
@@ -84,12 +84,12 @@ class RemoteBackend final : public Backend {
   uint64_t regroup();
   // Call this function after regroup(). Servers apply the steps up to `step` and drop later ones, and `workers` ranks
   // continue. `at_rest`: true if no rank is in the middle of a step. Servers that got their first slots after the last
-  // step then join.
+  // step join the group at this call.
   void settle_group(uint64_t step, uint32_t workers, bool at_rest = false);
 
   RemoteStats stats() const;
   // Returns float memory that servers on this host can read and write in place, so that pulls and pushes need no copy.
-  // If no server is on this host, it is plain memory. Other memory works too, but costs one more copy.
+  // If no server is on this host, it is plain memory. Memory from elsewhere works too, but costs one more copy.
   std::shared_ptr<float> buffer(size_t floats) override;
 
  private:

@@ -93,7 +93,7 @@ struct RemoteLinks {
     if (Peer* found = find(server)) return *found;
     throw PeerLost("server ", server, " is not known here");
   }
-  // Returns null if this client never needed the server.
+  // Returns null if this client has never needed the server.
   Peer* find(size_t server) const {
     const std::lock_guard lock(mutex_);
     return server < peers_.size() ? peers_[server].get() : nullptr;

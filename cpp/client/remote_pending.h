@@ -1,5 +1,5 @@
-// One request to all servers, which ends when each has answered. Keys of moved slots are sent again to the owner named
-// in the refusal.
+// A request to all servers. It ends when each server has answered. Keys of moved slots are sent again to the owner
+// named in the refusal.
 #pragma once
 
 #include <unistd.h>
@@ -93,8 +93,8 @@ class RemotePending final : public Pending {
   }
 
  private:
-  // Keys that go to another server than planned. The floats of these keys are copied, because they are not contiguous
-  // in the caller's memory.
+  // Keys that go to a different server than planned. The floats of these keys are copied, because they are not
+  // contiguous in the caller's memory.
   struct Detour {
     Routed routed;
     std::vector<float> floats;

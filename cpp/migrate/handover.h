@@ -1,6 +1,6 @@
-// Hands slots to another server while both serve requests. The source server controls the hand-over: it sends whole
-// images, then the rows that changed meanwhile. Then the source closes several slots together, sends their last changes
-// and transfers ownership. Next: server/requests/slot_requests.cpp, the target's side.
+// Hands slots to a second server while both servers serve requests. The source server controls the hand-over: it sends
+// whole images, then the rows that changed meanwhile. Then the source closes several slots together, sends their last
+// changes and transfers ownership. Next: server/requests/slot_requests.cpp, the target's side.
 //
 //   source                              target
 //   declare(tables)               ─►

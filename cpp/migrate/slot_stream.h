@@ -1,4 +1,4 @@
-// Sends slots to another server. A thread copies whole slots and sends them one after another, while the owner of the
+// Sends slots to a second server. A thread copies whole slots and sends them one after another, while the owner of the
 // SlotStream reads the replies. Copying, sending and importing therefore overlap. handover.cpp uses this file.
 #pragma once
 
@@ -93,7 +93,8 @@ class SlotTarget {
     return answer.status == static_cast<uint16_t>(Status::ok) ? "" : text_of(body) + " ";
   }
 
-  // Shared memory for images; invalid if the target is on another host. Call it once, before anything is sent.
+  // Shared memory for images; invalid if the target is on a different host. Call this function once, before the first
+  // image is sent.
   const Window& share(uint64_t bytes) {
     if (!local_) return window_;
     Window window = Window::create(bytes);
@@ -153,7 +154,7 @@ class CopyThrottle {
   double cpu_before_;  // CPU seconds of this thread at the last pause
 };
 
-constexpr size_t kSlotsAhead = 16;          // most slots whose images may be in flight
+constexpr size_t kSlotsAhead = 16;          // most slots with an image in flight
 constexpr uint64_t kBytesAhead = 64 << 20;  // most bytes of images that may be in flight
 constexpr size_t kSlotsACut = 16;
 constexpr uint64_t kRoom = 4 << 20;  // bytes of shared memory for one image; larger images go through the socket
@@ -182,7 +183,7 @@ class SlotStream : public NoCopy {
     thread_.join();
   }
 
-  // Returns the image whose reply has arrived. Call it once for each reply.
+  // Returns the image whose reply has arrived. Call this function once for each reply.
   Sent arrived() {
     const std::lock_guard hold(mutex_);
     if (under_way_.empty()) throw PeerLost("sent a reply without a request");
@@ -192,7 +193,7 @@ class SlotStream : public NoCopy {
     room_.notify_all();
     return oldest;
   }
-  // The number of sends that began plus the number that ended; it is odd while an image is being sent.
+  // The number of sends that began, plus the number of sends that ended. The sum is odd while an image is being sent.
   uint64_t sends() const { return sends_; }
   // Rethrows the error that ended the thread.
   void rethrow() {

@@ -1,5 +1,5 @@
-// The start of a connection. Both sides prove that they know the job's secret, with fresh random numbers. Then the
-// server sends its terms.
+// The start of a connection. The server and the client prove that they know the job's secret, with fresh random
+// numbers. Then the server sends its terms.
 //
 //   client                                   server
 //   hello(nonce c)                  ─►
@@ -49,8 +49,8 @@ Welcome offer_handshake(Line line, const std::string& secret, FrameHeader who);
 // Opens a second connection to the same server through its Unix socket. The result is invalid unless the server runs on
 // this host.
 Fd connect_on_host(const Welcome& terms, const std::string& secret, const FrameHeader& who, double timeout_s);
-// Shares a window over such a connection. Returns false if the server did not accept it. `who` is the same as in
-// offer_handshake.
+// Shares a window over such a connection. Returns false if the server did not accept the window. `who` has the same
+// meaning as in offer_handshake.
 bool share_window(int fd, FrameHeader who, const Window& window);
 
 std::string random_bytes(size_t count);
@@ -68,8 +68,8 @@ class PendingHandshakes {
     pending_[++last_ticket_] = {fd, Clock::now() + seconds_of(within_s_)};
     return last_ticket_;
   }
-  // Ends the handshake. Call it before the socket is closed. Returns false if the connection has already been shut
-  // down.
+  // Ends the handshake. Call this function before the socket is closed. Returns false if the connection has already
+  // been shut down.
   bool end(uint64_t ticket) {
     const std::lock_guard lock(mutex_);
     return pending_.erase(ticket) != 0;

@@ -91,14 +91,14 @@ int peer_process(int fd);
 
 void shut_reading(int fd);
 void shut_both(int fd);
-// Shuts down this side, and then reads what is left from the peer for a short time. Otherwise, a TCP reset could
+// Shuts down this side, and then reads the peer's remaining bytes for a short time. Otherwise, a TCP reset could
 // discard this side's last message.
 void close_gently(int fd);
 size_t total_bytes(std::span<const iovec> buffers);
 void advance(std::vector<iovec>& buffers, size_t bytes);  // drops the first `bytes` of the list
 
 // Closes inherited sockets in forked children (data loader workers). Connections belong to the process that opened
-// them, so a server notices when that process exits.
+// them. Without this, a server would not notice the exit of that process.
 void close_in_children(int fd);  // from now until forget_in_children
 void forget_in_children(int fd);
 

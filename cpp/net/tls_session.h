@@ -1,7 +1,7 @@
 // TLS on one connected socket: a handshake, and then sending and receiving as on a plain socket (socket.h). One thread
-// may send while another receives. OpenSSL does the handshake, and tls_records.h does the records. The session requires
-// TLS 1.3 and a valid certificate of the job's authority with the job's name. A caller also checks the role of the
-// listener. Host names are not checked, because servers move.
+// may send while a second thread receives. OpenSSL does the handshake, and tls_records.h does the records. The session
+// requires TLS 1.3 and a valid certificate of the job's authority with the job's name. A caller also checks the role of
+// the listener. Host names are not checked, because servers move.
 #pragma once
 
 #include <sys/uio.h>
@@ -23,8 +23,8 @@ namespace springtide {
 
 struct TlsContext;  // this process's certificates
 
-// Reads ca.crt, tls.crt and tls.key from the folder, and reads them again when they change. Throws BadInput if they are
-// missing or do not match each other. springtide/rpc/transport/tls.py does the same in Python.
+// Reads ca.crt, tls.crt and tls.key from the folder, and reads them again when they change. Throws BadInput if the
+// files are missing or do not match each other. springtide/rpc/transport/tls.py does the same in Python.
 std::shared_ptr<const TlsContext> tls_context(const std::string& folder);
 
 enum class TlsSide : uint8_t { caller, listener };
@@ -32,7 +32,7 @@ enum class TlsSide : uint8_t { caller, listener };
 struct TlsOptions {
   std::string folder;
   TlsSide side = TlsSide::caller;
-  std::string role;  // role that the other side must have; empty: any role of this job
+  std::string role;  // required role of the other side; empty: any role of this job
   double within_s = 10;
   // Reads no byte after the current record, so that poll() reports the next record. Messages must then end with a
   // record.
@@ -60,7 +60,7 @@ class TlsSession : public NoCopy {
   Io receive(std::vector<iovec>& buffers);
 
   std::string why() const;  // the reason after Io::failed; empty if errno has the reason
-  bool refused() const;     // true if the other side has rejected this side
+  bool refused() const;     // true if the other side has rejected this side's certificate
 
  private:
   TlsSession(int fd, std::shared_ptr<const TlsContext> context, bool exact, uint64_t rekey_bytes);
@@ -94,7 +94,7 @@ class TlsSession : public NoCopy {
   std::optional<RecordCipher> sealer_;
   std::unique_ptr<uint8_t[]> going_;  // encrypted bytes; those from `gone_` to `made_` are not sent yet
   size_t made_ = 0, gone_ = 0;
-  size_t sealed_ = 0;                    // how many bytes of the caller's list are in `going_`
+  size_t sealed_ = 0;                    // number of bytes of the caller's list in `going_`
   std::unique_ptr<uint8_t[]> gathered_;  // small buffers that are collected into one record
 
   // Only the receiving thread uses these:

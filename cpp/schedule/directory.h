@@ -58,7 +58,8 @@ class Directory {
   uint64_t rows_of(uint32_t worker) const { return count_[worker]; }
   uint64_t rows_of_table(TableId table) const { return table < by_table_.size() ? by_table_[table] : 0; }
 
-  // Adds a row that no worker caches yet. `owner` owns it, but it enters the eviction order only with link().
+  // Adds a row that no worker caches yet. `owner` becomes the row's owner, but the row enters the eviction order only
+  // with link().
   RowAt add(TableId table, Key key, uint64_t hash, uint32_t owner) {
     if (2 * (live_ + 1) > mask_) grow();
     RowAt at;
@@ -76,7 +77,7 @@ class Directory {
     ++by_table_[table];
     return at;
   }
-  // Removes an unlinked row. There is no tombstone: later cells of the probe sequence move into the hole.
+  // Removes an unlinked row. There is no tombstone: later cells of the probe sequence move up to fill the gap.
   void forget(RowAt at) {
     const Row& row = rows_[at];
     size_t hole = home(tag_of(hash_key(row.table, row.key)));

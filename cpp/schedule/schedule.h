@@ -31,7 +31,7 @@ struct SchedulerOptions {
   uint32_t profile_every = 8;  // profile the keys of every n-th batch; 0 means never
 };
 
-// Options of one call; they must be equal on all ranks.
+// Options of one call. All ranks must use the same options.
 struct ScheduleWish {
   std::span<const TableId> scored = {};  // tables whose keys count in the allocation; empty: all tables
   // how many of these tables to use, those with the highest degree of infrequency first
@@ -71,10 +71,10 @@ class Scheduler {
   // Returns what `policy` would do with the batch, without scheduling it.
   Considered consider(std::span<const BatchFeature> features, uint32_t samples, const std::string& policy,
                       const ScheduleWish& wish = {});
-  // Call this after a flush. All rows trained up to `step` are then on the servers. The plan of the next step may exist
-  // already.
+  // Call this function after a flush. All rows trained up to `step` are then on the servers. The plan of the next step
+  // may exist already.
   void flushed(uint64_t step);
-  // Call this when all caches are empty, as after a return to a checkpoint. The step number is not reset.
+  // Call this function when all caches are empty, as after a return to a checkpoint. The step number is not reset.
   void clear();
 
   uint64_t step() const { return step_; }
@@ -106,7 +106,7 @@ class Scheduler {
   void update_directory();
   void evict(uint32_t worker, uint64_t room_for);
 
-  static constexpr size_t kAhead = 16;                // how many keys earlier memory is prefetched before it is used
+  static constexpr size_t kAhead = 16;                // number of keys for which memory is prefetched ahead of its use
   static constexpr uint16_t kShared = kNoWorker - 1;  // several workers train the key
 
   const SchedulerOptions options_;

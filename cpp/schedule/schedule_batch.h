@@ -14,7 +14,7 @@
 
 namespace springtide {
 
-// Ids of one feature for all samples of a batch. If there are no offsets, each sample has one id.
+// Ids of one feature for all samples of a batch. Without offsets, each sample has one id.
 struct BatchFeature {
   TableId table = 0;
   std::span<const Key> ids;
@@ -99,7 +99,7 @@ class ScheduleBatch {
     for (uint32_t f : table.features) ids += features[f].ids.size();
     table.keys.resize(ids);
     table.hashes.resize(ids);
-    // One index per thread for all its tables, so that it stays in the L1 and L2 caches.
+    // Each thread has one index for all its tables, so that the index stays in the L1 and L2 caches.
     thread_local KeyIndex shared;
     const KeyIndex::Filling index = shared.begin(ids);
     uint32_t count = 0;

@@ -1,7 +1,7 @@
 // Degree of infrequency (DoI, Herald) of each table, estimated from the stream with counts that decay. A key is
-// frequent if at least one in `workers` samples has it. Several workers train such a key in nearly every step, so no
-// single cache can keep it. There are at most `workers` frequent keys per id of a sample, so only candidates are
-// stored.
+// frequent if at least one in `workers` samples has it. Several workers train a frequent key in nearly every step, so
+// no single cache can keep its row. There are at most `workers` frequent keys per id of a sample, so only candidates
+// are stored.
 #pragma once
 
 #include <algorithm>

@@ -31,12 +31,12 @@ class Server : public NoCopy {
   // owners[slot] is the index of the server that owns the slot. Before the first call this server owns every slot.
   // Throws BadInput for a wrong number of slots, or for an epoch lower than the last.
   void set_placement(uint32_t epoch, std::span<const uint16_t> owners);
-  // Updates which servers own the other slots; refusals name these owners. This server's own slots do not change.
+  // Updates which servers own the other slots; refusals name these owners. This server's slots stay the same.
   void learn_placement(uint32_t epoch, std::span<const uint16_t> owners,
                        const std::map<uint16_t, std::string>& addresses);
   HandoverOutcome hand_over(const HandoverOptions& to, std::span<const uint16_t> slots);
   bool let_go(uint16_t slot);     // ends a hand-over without confirmation: the target has the slot
-  void take_no_more(bool yes);    // refuses slots from other servers, because this server drains
+  void take_no_more(bool yes);    // refuses slots from other servers from now on, because this server drains
   void expect_anew();             // refuses slots over connections that were opened before this call
   bool take_back(uint16_t slot);  // ends a hand-over without confirmation: the target is lost
   std::vector<uint16_t> owned() const;

@@ -33,8 +33,8 @@ struct SampleRun {
   bool operator==(const SampleRun&) const = default;
 };
 
-// A reserved shard number. Its "samples" [id, id + 1) mean that the slot has got the initial values of table `id`. No
-// job has that many shards.
+// A reserved shard number. The "samples" [id, id + 1) of this shard mean that the slot has got the initial values of
+// table `id`. No job has that many shards.
 constexpr uint32_t kFirstValues = UINT32_MAX;
 inline SampleSpan first_values_of(TableId table) { return {kFirstValues, table, uint64_t{table} + 1}; }
 
@@ -48,7 +48,7 @@ class IdentitySet {
   enum class Has : uint8_t { none, all, some };
 
   IdentitySet() = default;
-  // Reads the runs in an image. Throws BadInput unless they are in order, so that damaged runs are never searched.
+  // Reads the runs in an image. Throws BadInput unless the runs are in order, so that damaged runs are never searched.
   explicit IdentitySet(std::vector<SampleRun> runs);
 
   Has has(const SampleSpan& span) const;
@@ -84,7 +84,7 @@ class SlotIdentities {
   explicit SlotIdentities(uint32_t slots = 0);
 
   // Decides what to do with a push that covers the slots of `spoken` (empty: all slots). `verdicts` gets one entry per
-  // slot, or one entry for all slots.
+  // slot, or a single entry that applies to all slots.
   void judge(std::span<const SampleSpan> spans, std::span<const uint8_t> spoken, std::vector<Verdict>& verdicts) const;
   // Reserves memory for record(), which must be called next and then cannot fail. If memory is short, this function
   // throws and changes nothing.

@@ -35,7 +35,7 @@ struct SlotBatch {
 };
 SlotBatch decode_batch(std::span<const uint8_t> bytes);
 
-// The slots that the target accepted, and the reason why it refused the others.
+// The slots that the target accepted, and the reason why it refused the remaining slots.
 struct BatchAnswer {
   std::vector<uint16_t> taken;
   std::string why;
@@ -63,7 +63,7 @@ struct SlotReference {
 void encode(const SlotReference& slot, std::vector<uint8_t>& to);  // appended
 SlotReference decode_reference(std::span<const uint8_t> bytes);    // throws BadInput if anything is torn
 
-// Reads the rows from the memory of that process. Throws BadInput if this is not possible for all rows.
+// Reads the rows from the memory of that process. Throws BadInput if any of the rows cannot be read.
 void read_slot(int process, const SlotReference& slot, ImageWriter& to);
 
 }  // namespace springtide

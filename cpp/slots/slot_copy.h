@@ -66,7 +66,7 @@ class SlotCopy {
     return {next_ * share, next_ + 1 == parts_ ? UINT64_MAX : (next_ + 1) * share - 1};
   }
 
-  // Call it when the image is complete, before next(). `end` is the writer that has the identities.
+  // Call this function when the image is complete, before next(). `end` is the writer that has the identities.
   void complete(const ImageWriter& end) {
     image_.identities = end.identities();
     given_ = piece_ = inside_ = 0;

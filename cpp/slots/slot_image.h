@@ -74,14 +74,14 @@ class ImageWriter {
   static size_t bytes_of_image(const SlotImage& about, std::span<const TableShape> shapes);
   bool has_room(size_t bytes) const { return bytes <= room_.size() || bytes <= capacity_; }
   // Allocates and touches memory for images of this size, which takes as long as a copy. Do not call this function
-  // while holding a lock.
+  // while you hold a lock.
   void reserve_more(size_t bytes);
   void make_room_for(size_t bytes) {
     if (!has_room(bytes)) reserve_more(bytes);
   }
   void begin(const SlotImage& about, std::span<const TableShape> shapes);
   TableColumns& columns(size_t table) { return columns_[table]; }
-  void finish();  // call this when all columns are full, unless the caller computes the checksum
+  void finish();  // call this function when all columns are full, unless the caller computes the checksum
   std::span<const uint8_t> bytes() const { return {at_, size_}; }
   std::span<const uint8_t> identities() const { return bytes().last(identity_bytes_); }
   bool full() const { return full_; }
@@ -98,7 +98,7 @@ class ImageWriter {
 };
 // The result is valid as long as the bytes are, because columns are not copied.
 SlotImage decode(std::span<const uint8_t> bytes);
-// The same without checks, for a complete or incomplete image of this process.
+// Reads the image without checks, for a complete or incomplete image of this process.
 SlotImage view(std::span<const uint8_t> bytes);
 
 // Checksum over bytes that are added in several pieces. Four independent lanes make the checksum run at memory speed.
@@ -136,7 +136,7 @@ struct ImageInfo {
   uint64_t checksum = 0;  // checksum of all data after the header
 };
 ImageInfo image_info(std::span<const uint8_t> bytes);
-// Returns whether these bytes are one complete, undamaged image.
+// Returns true if these bytes are one complete, undamaged image.
 bool is_whole(std::span<const uint8_t> bytes);
 
 }  // namespace springtide

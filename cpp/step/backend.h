@@ -17,11 +17,11 @@ struct Placement {
   uint32_t epoch = 0;
   std::vector<uint16_t> server_of_slot;  // its size is the number of slots of the job, a power of two of at least 64
   uint16_t servers = 1;
-  uint64_t version = 0;  // version of this map in this process, which increases with every change, also within an epoch
+  uint64_t version = 0;  // version of this map in this process; every change increases it, also within an epoch
 };
 
 // Unique (table, key) pairs ordered by (server, slot). Row i begins at float row_offset[i]. Rows of one server are
-// contiguous and in request order, so a reply needs no further copy.
+// contiguous and in the order of the request, so a reply needs no further copy.
 struct Routed {
   std::vector<TableId> tables;
   std::vector<Key> keys;
@@ -39,7 +39,8 @@ struct Routed {
   }
 };
 
-// Keys and rows of a request. One frame to a server has several parts, such as embedding rows and dense chunks.
+// Keys and rows of a request. One frame to a server has several of these parts, such as embedding rows and dense
+// chunks.
 struct Part {
   const Routed* routed;
   float* rows;  // pull: where the rows go; push: gradients, which are only read
@@ -111,7 +112,7 @@ class Backend : public NoCopy {
   virtual void assign(std::span<const Part> parts, bool keep) = 0;
   // Returns all rows of a table, server by server: keys and float32 weights.
   virtual void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) = 0;
-  // Returns memory that this backend can transfer with the fewest copies, aligned to a cache line.
+  // Returns memory from which this backend transfers with the fewest copies, aligned to a cache line.
   virtual std::shared_ptr<float> buffer(size_t floats) {
     void* memory = ::operator new(floats * sizeof(float), std::align_val_t{64});
     return {static_cast<float*>(memory), [](float* p) { ::operator delete(p, std::align_val_t{64}); }};

@@ -30,7 +30,8 @@ class KeyIndex {
     [[gnu::always_inline]] uint32_t find_or_add(Key key, uint64_t hash, uint32_t next) const {
       for (size_t at = hash & mask_;; at = (at + 1) & mask_) {
         Cell& cell = cells_[at];
-        // It is unpredictable whether a key is new, so no branch depends on it. Usually the first cell decides.
+        // The branch predictor cannot guess whether a key is new, so no branch depends on it. Usually the first cell
+        // decides.
         const bool fresh = (cell.tag ^ stamp_) >> 32 != 0;
         if (branchless(unsigned{fresh} | unsigned{cell.key == key})) [[likely]] {
           const uint64_t tag = fresh ? stamp_ | next : cell.tag;

@@ -39,8 +39,8 @@ void pool(const float* rows, const Occurrences& ids, const Bag& bag, float* out,
 bool accumulate(float* grads, const float* rows, const Occurrences& ids, const Bag& bag, const float* grad_out,
                 int64_t grad_stride, float* grad_weights);
 
-// The same for features with one id per bag and outputs side by side: row i of `out` has row i of each feature. The
-// loop goes row by row, so that `out` is written, and `grad_out` read, in the order of memory.
+// Pools features with one id per bag into outputs side by side: row i of `out` has row i of each feature. The loop goes
+// row by row, so that `out` is written, and `grad_out` read, in the order of memory.
 void pool_side_by_side(const float* rows, std::span<const Occurrences> features, int64_t first, int64_t last,
                        float* out, int64_t out_stride);
 bool accumulate_side_by_side(float* grads, std::span<const Occurrences> features, const float* grad_out,

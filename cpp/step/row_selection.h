@@ -61,7 +61,7 @@ class RowSelection : public NoCopy {
   float* home(size_t i) const { return home_[i]; }
   const float* row(size_t i) const { return memory_->data() + routed_.row_offset[i]; }
 
-  Part part() {  // call this after all rows are added; the memory is undefined
+  Part part() {  // call this function after all rows are added; the memory is uninitialized
     memory_ = pool_->take();
     return {&routed_, memory_->get(pool_->backend(), floats())};
   }

@@ -1,7 +1,7 @@
 // Rows of one request: unique keys routed to servers, with their values and gradients. step_rows.h builds on this
 // class. In messages, rows are in (server, slot) order, as in Routed. The caller sees rows in groups, one group per
-// parameter, and the rows of a group are contiguous. If there is only one group, both layouts share the same memory. A
-// caller that copies rows to a GPU sees them in message order, which saves a copy of each row.
+// parameter, and the rows of a group are contiguous. With only one group, both layouts share the same memory. A caller
+// that copies rows to a GPU sees them in message order, which saves a copy of each row.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class RowSet;
 // State that all row sets of one backend share: the order of slots, and memory that later steps reuse.
 class RowSource : public std::enable_shared_from_this<RowSource> {
  public:
-  // `threads` threads deduplicate, pool and reduce one large batch together. The caller is one of them.
+  // `threads` threads deduplicate, pool and reduce one large batch together. The caller is one of these threads.
   explicit RowSource(std::shared_ptr<Backend> backend, uint32_t threads = 1);
   ~RowSource();
 
@@ -38,7 +38,7 @@ class RowSource : public std::enable_shared_from_this<RowSource> {
   const std::shared_ptr<ThreadPool>& crew() const { return pool_; }
 
   // Returns an empty set that reuses the buffers of an unused set. Dropping a set never waits: while its rows are being
-  // pulled, this object keeps its memory.
+  // pulled, this object owns the set's memory.
   std::shared_ptr<RowSet> take();
 
  private:
@@ -125,7 +125,8 @@ class RowSet : public NoCopy {
   // Orders unique() by (server, slot) and computes the layout of the rows. `groups` is the number of groups. With
   // `wire_order`, the caller sees the rows in message order.
   void route(const RowSource& source, size_t groups, bool wire_order = false);
-  // For a set whose keys are pulled again and again: before each pull, keys of slots that have moved are routed again.
+  // Prepares a set whose keys are pulled again and again: before each pull, keys of slots that have moved are routed
+  // again.
   void follow(std::weak_ptr<RowSource> source) { followed_ = std::move(source); }
   UniqueKeys& unique() { return unique_; }
   const UniqueKeys& unique() const { return unique_; }
@@ -146,11 +147,11 @@ class RowSet : public NoCopy {
   // Memory of rows and gradients.
   std::array<FloatBuffer*, 2> buffers() { return {&rows_, &grads_}; }
 
-  // Sends one request for several sets. Each set can be waited for separately.
+  // Sends one request for several sets. The caller can wait for each set separately.
   static void pull(std::span<const std::shared_ptr<RowSet>> sets, const PullMeta& meta);
   void wait();
   bool pulling() const { return pulling_ != nullptr; }  // true if the set was pulled and nobody has waited for it
-  bool arrived() const { return pulling_->done(); }     // call it only while pulling()
+  bool arrived() const { return pulling_->done(); }     // call this function only while pulling()
   void forget_pull() { pulling_.reset(); }              // the last set of a request waits until nothing uses its memory
 
   // Marks a group whose gradients will be pushed. A push leaves out all other groups, as if the set had no keys of
@@ -158,8 +159,8 @@ class RowSet : public NoCopy {
   void touch(size_t group) { touched_.at(group) = 1; }
   void untouch(size_t group) { touched_.at(group) = 0; }
   bool touched(size_t group) const { return touched_.at(group) != 0; }
-  // Marks unique i as read but not trained. The push omits its row unless the caller has given it a gradient: an
-  // optimizer may change a row whose gradient is zero (weight decay, FTRL).
+  // Marks unique i as read but not trained. The push omits the key's row unless the caller has given the row a
+  // gradient: an optimizer may change a row whose gradient is zero (weight decay, FTRL).
   void read_only(uint32_t i) { read_only_.push_back(i); }
   bool is_read_only(uint32_t i) const { return std::find(read_only_.begin(), read_only_.end(), i) != read_only_.end(); }
   void drop_grads();                   // sets gradients to zero, and unmarks all groups
@@ -171,11 +172,11 @@ class RowSet : public NoCopy {
   Part assign_part();
 
   // For each server, the number of pushes that it had applied when it read the rows from which gradients are computed.
-  // Those rows are the latest that a caller waited for. After hold_basis(), they are the rows at its last call.
+  // These rows are the latest ones that a caller waited for. After hold_basis(), they are the rows at its last call.
   std::span<const uint64_t> basis() const { return basis_; }
   void hold_basis();  // gradients are computed from the current rows until this is called again
   void join_basis(const RowSet& other);
-  // Gradients of this set are computed from the rows of another set with the same keys. Keys of slots that have moved
+  // Gradients of this set are computed from the rows of a second set with the same keys. Keys of slots that have moved
   // are routed again.
   void base_on(const RowSet& values);
 

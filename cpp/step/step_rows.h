@@ -54,7 +54,7 @@ struct PoolItem {
 
 struct GradItem {
   size_t feature = 0;
-  Bag bag;  // same meaning as in pool()
+  Bag bag;  // the same meaning as in pool()
   const float* grad = nullptr;
   int64_t stride = 0;
   float* grad_weights = nullptr;  // d(per-sample weights), if they are needed
@@ -79,14 +79,16 @@ class StepRows {
   void pool(std::span<const PoolItem> items);
   // Adds d(out) to the gradients. Items of one table are added in their order, and each item in the order of the batch.
   void accumulate(std::span<const GradItem> items);
-  // The same for all features together, with one id per bag, and with outputs side by side in rows of `stride` floats.
+  // Does the same for all features together, with one id per bag, and with outputs side by side in rows of `stride`
+  // floats.
   void pool_columns(int64_t bags, float* out, int64_t stride);
   void accumulate_columns(int64_t bags, const float* grad, int64_t stride);
   // Writes the key of each id, feature by feature: twice its row in message order, plus 1 if the id is padding. The row
   // of a padding id is the padding row, or 0 if the feature does not read it. All features have the same dim.
   void write_keys(int32_t* keys);
   size_t ids() const { return at_.size(); }
-  // Returns true if all gradients are finite. Each call checks the current values, because the caller may change them.
+  // Returns true if all gradients are finite. Each call checks the current values, because the caller may change them
+  // between calls.
   bool finite();
   Part push_part() { return set_->push_part(plan_->names, false); }
 
@@ -102,7 +104,7 @@ class StepRows {
   std::shared_ptr<ThreadPool> pool_;
   std::shared_ptr<RowSet> set_;
   std::vector<uint32_t>& at_;         // row offsets of all occurrences, feature by feature, in memory of set_
-  std::vector<size_t> begin_;         // where each feature begins in at_
+  std::vector<size_t> begin_;         // the place where each feature begins in at_
   std::vector<uint32_t> padding_at_;  // padding row of each feature
 };
 

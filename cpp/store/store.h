@@ -65,7 +65,8 @@ struct PushRows {
   std::span<const RowRun> runs;  // together the shares cover all keys
 };
 
-// The batches that a push trains, and the slots that it covers. These include slots of which the push has no keys.
+// The batches that a push trains, and the slots that it covers. The covered slots include slots of which the push has
+// no keys.
 struct PushIdentity {
   std::span<const BatchRange> batches;
   std::span<const uint8_t> covers;  // mask by slot; empty means all slots
@@ -96,7 +97,7 @@ struct Tombstone {
 struct SlotHistory {
   std::vector<Tombstone> gone;  // oldest first; only recorded after the first cut
   uint32_t complete_from = 0;   // an export since an earlier boundary than this must be full
-  size_t expected = 0;          // how many more evictions `gone` must have room for
+  size_t expected = 0;          // number of further evictions for which `gone` must have room
 };
 
 struct alignas(64) Stripe {
@@ -151,8 +152,8 @@ class Store : public NoCopy {
               std::vector<uint16_t>* refused = nullptr, bool keep = false);
 
   // Frees the memory of rows that are older, at time `clock`, than the ttl of their table. Each push also evicts a
-  // small part of such rows. For pull, scan and export, a row is gone as soon as its ttl has passed, even if it is not
-  // freed yet.
+  // small part of the rows that are too old. For pull, scan and export, a row is gone as soon as its ttl has passed,
+  // even if it is not freed yet.
   uint64_t evict(uint64_t clock);
 
   // Reads the rows of a table in a slot, as float32, in a repeatable order. If the slot is closed, returns false and
@@ -182,7 +183,7 @@ class Store : public NoCopy {
   // imported. Throws BadInput if the slot is open.
   void refer(uint32_t slot, SlotReference& to);
   // Imports an image into a closed slot. With `open`, also opens the slot. Throws BadInput if the slot is open, or if
-  // the image belongs to another slot.
+  // the image belongs to a different slot.
   void import_closed(uint32_t slot, std::span<const uint8_t> image, bool open);
   std::vector<TableSpec> tables() const;  // by id
 
@@ -216,8 +217,8 @@ class Store : public NoCopy {
   bool is_row(const Cell* cell, const TableUse& use) const {
     return cell != nullptr && !is_candidate(cell->meta) && (!use.ages || !expired(cell->meta, *use.table));
   }
-  // There are more shares than threads, so that a thread that loses its core for a while delays the others only a
-  // little.
+  // There are more shares than threads, so that a thread that loses its core for a while delays the remaining threads
+  // only a little.
   static constexpr uint32_t kSharesAThread = 4;
   // With fewer than some thousand keys, a second thread would cost more time than it saves.
   bool worth_sharing(size_t keys) const { return keys >= 4096 && pool_.threads() > 1; }
@@ -282,7 +283,7 @@ class Store : public NoCopy {
   // Makes room for one more row in a table with a capacity. Returns whether cells have moved.
   bool evict_for_one(Table& table, uint32_t slot_number, PushStats& stats);
   void evict_oldest(Table& table, uint32_t slot_number);
-  // Removes a row or a candidate from the slot. If there is no memory for this, throws and changes nothing.
+  // Removes a row or a candidate from the slot. If memory for the removal is missing, throws and changes nothing.
   void drop(uint32_t slot_number, Cell* cell, Table& table, bool remember);
   // After this call, drop_reserved() cannot fail. settle() must follow.
   void reserve_drop(uint32_t slot_number, Table& table);
@@ -315,7 +316,7 @@ class Store : public NoCopy {
 };
 
 // Reserves the memory that new keys need (index cells, rows, evictions) before anything changes. The code that then
-// records and applies the push cannot fail. It is used under the stripe's lock.
+// records and applies the push cannot fail. The buffer is used under the stripe's lock.
 class Reservation : public NoCopy {
  public:
   enum class Admission : uint8_t { counted, at_once };

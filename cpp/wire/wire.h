@@ -46,7 +46,8 @@ enum class Status : uint16_t {
   ok = 0,
   bad_input,   // the request is invalid; the body is a message, and the connection stays open
   non_finite,  // NaN or infinity in a push, of which nothing was applied; the body is a message
-  // Refusal: slots of other servers, and their owners. Pushes and assignments were applied to all other slots.
+  // Refusal: slots of other servers, and their owners. The server has applied the push or assignment to all other
+  // slots.
   wrong_owner,
   stale_generation,  // the group has returned to a checkpoint after the frame was sent; the body is a message
   step_missing,      // bsp: some rank's part did not arrive in time; the body is a message
@@ -114,7 +115,7 @@ struct FloatSpan {
   uint64_t bytes = 0;
 };
 
-// Where each section of a body starts, in bytes. Every section is aligned for its type.
+// The offset of each section in a body, in bytes. Every section is aligned for its type.
 struct BodyLayout {
   uint64_t batches, hypers, spans, slots, keys, tables, floats;
 };

@@ -16,7 +16,7 @@ FAILED = 2
 
 @app.callback()
 def springtide_lab() -> None:
-    """What Springtide is measured with, beside `springtide bench` and `springtide reproduce`."""
+    """Tools with which Springtide is measured, besides `springtide bench` and `springtide reproduce`."""
 
 
 @app.command()

@@ -74,8 +74,8 @@ VERBS = {
 
 
 class VerbGroup(typer.core.TyperGroup):
-    """All verbs of the command line. A verb has a name and a summary at first. It gets its command when the user calls
-    the verb.
+    """All verbs of the command line. A verb has a name and a summary at first. The verb gets its command when the user
+    calls it.
     """
 
     def __init__(self, **settings: Any) -> None:

@@ -25,7 +25,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""Headers of all replies. The page contains everything it needs, and loads nothing from other places."""
+"""Headers of all replies. The page contains everything it needs, and loads nothing from other hosts."""
 
 
 def names_of(host: str) -> frozenset[str]:

@@ -115,7 +115,7 @@ class Forecast(Document, frozen=True, kw_only=True):
 
 
 class LiveUpdate(Document, frozen=True, kw_only=True):
-    """What is new about a job since the last update."""
+    """The news of a job since the last update."""
 
     page: JobPage
     history: JobHistory
@@ -189,7 +189,7 @@ class Candidate(Document, frozen=True, kw_only=True):
 
 
 class PlanPage(Document, frozen=True, kw_only=True):
-    """What the planner would decide about a job now, and why."""
+    """The decision that the planner would make about a job now, and the reason."""
 
     policy: str
     why: str
@@ -206,7 +206,7 @@ class PlanPage(Document, frozen=True, kw_only=True):
 
 
 class TriedShape(Document, frozen=True, kw_only=True):
-    """What the planner expects of a shape."""
+    """The planner's prediction for a shape."""
 
     shape: Shape
     cost: float | None = None

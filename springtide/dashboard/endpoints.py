@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class DashboardSources(NamedTuple):
-    """What a dashboard shows."""
+    """The content that a dashboard shows."""
 
     reader: JobReader
     job: str = ""

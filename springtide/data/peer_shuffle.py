@@ -316,7 +316,7 @@ class PeerShuffle(Generic[K]):
         return SendBatch(peer, key)
 
     def _balance(self, at: float) -> list[Action[K]]:
-        """Send surplus batches to ready peers, and announce readiness. Call this after every change."""
+        """Send surplus batches to ready peers, and announce readiness. Call this method after every change."""
         stalled = self._stalled(at)
         actions: list[Action[K]] = list(self._overflow(0 if stalled else self.bounds.upper, at))
         full = stalled or self.draining or len(self.queue) >= self.bounds.upper

@@ -30,7 +30,7 @@ READ = (1, 2)
 CARD = "export.json"
 DENSE = "dense.pt"
 FILLED_ROWS = 1 << 16
-"""How many untrained rows of a model are filled at once."""
+"""Number of untrained rows that a model fills at once."""
 
 
 class TableFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class TableFile(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     """Size of the table's file; 0 in exports of an earlier version."""
     untrained: UntrainedRows | None = None
-    """How rows start that the file lacks; None in exports of an earlier version."""
+    """Initial values of rows that the file lacks; None in exports of an earlier version."""
 
 
 class ExportCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ class ExportedTable:
     keys: Keys
     rows: Rows
     untrained: UntrainedRows | None = None
-    """How rows of missing keys start; None if an earlier version made the export."""
+    """Initial values of missing keys' rows; None if an earlier version made the export."""
 
     def look_up(self, ids: npt.ArrayLike) -> Rows:
         """Return a row for each id, as the job would return it: trained rows, and initial values for untrained ids."""
@@ -190,7 +190,7 @@ def _positions(among: Keys, keys: Keys) -> Keys:
 
 
 HELD_BYTES = 64 << 20
-"""How many bytes of all tables may be in memory before they go to disk."""
+"""Bytes of all tables that may be in memory before they go to disk."""
 BLOCK_ROWS = 1 << 16
 
 

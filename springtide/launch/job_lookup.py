@@ -25,7 +25,7 @@ WORDS = {"ray": "the Ray platform", "k8s": "the Kubernetes platform"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLocation:
-    """Where to search for a job."""
+    """Place to search for a job."""
 
     platform: str = ""
     """Platform to search. Empty means the platform on the job's card, or else this machine."""
@@ -75,7 +75,7 @@ def every(where: JobLocation) -> list[JobHandle]:
         try:
             if run.here or where.platform != "local":
                 found.append(reached(run))
-        # skip jobs that were deleted and clusters that cannot be reached, and show the others
+        # skip jobs that were deleted and clusters that cannot be reached, and show all other jobs
         except (errors.SpringtideError, OSError):
             continue
     return found

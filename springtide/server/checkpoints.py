@@ -206,8 +206,9 @@ def grown(since: Chain | None, piece: SlotExtent, number: int, cut: int, file: s
 
 
 def run_behind() -> None:
-    """Lower this thread's priority. It then does not preempt serving or training threads, but still gets its share of
-    the CPU."""
+    """Lower this thread's priority. The thread then does not preempt serving or training threads, but still gets its
+    share of the CPU.
+    """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # a sandbox may forbid this; saves then disturb training slightly more
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

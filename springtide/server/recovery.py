@@ -79,8 +79,9 @@ def _import(
 
 
 def _learn_tables(store: _native.Store, wanted: RestoreOrder, place: str | FileStore) -> RestoredFrom:
-    """Declare the tables on a server that has no slots. Such a server restores nothing, so the ledger does not roll
-    back."""
+    """Declare the tables on a server that has no slots. A server without slots restores nothing, so the ledger does not
+    roll back.
+    """
     try:
         restore(store, place, wanted.number, (), wanted.lineage)
     except (errors.BadInput, OSError) as error:

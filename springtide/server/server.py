@@ -50,7 +50,9 @@ class HandedOver:
 
 
 class ServerRole:
-    """One parameter server of a job. It serves from `start` to `stop`. Call ``place`` to assign slots to the server."""
+    """One parameter server of a job. The server serves from `start` to `stop`. Call ``place`` to assign slots to the
+    server.
+    """
 
     def __init__(
         self,

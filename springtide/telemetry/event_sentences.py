@@ -11,7 +11,7 @@ FOLDED = 4  # a sentence is merged with an equal one among this many latest sent
 COUNTED = re.compile(r"(?<=incarnation )\d+|\d+ of \d+(?= slots)|\d+(?= slots have)|(?<=checkpoint )\d+")
 """Numbers in a decision that differ between repetitions of the same decision."""
 MEASURED = re.compile(r"(?<![\w-])\d[\d,.]*")
-"""Numbers in a reason. The rank in `worker-1` is no such number."""
+"""Numbers in a reason. The rank in `worker-1` does not count as a number."""
 AT_ONCE_S = 1.0  # if a loss and the decision about it lie within this many seconds, they count as simultaneous
 
 SENTENCES = {

@@ -20,8 +20,8 @@ SCRIPT_RAISED = "---- the script raised ----"
 """Line in a worker's log that marks the traceback of user code. The traceback follows this line."""
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _ERROR = re.compile(r"\S+ \S+ (?:ERROR|CRITICAL) +\S+: (.*)")  # matches a line in the format _FORMAT
-MOST_READ = 2**16  # how many bytes at the end of a log are searched for the last error
-LONGEST = 500  # how many characters of an error are kept, because the error becomes a line of the job's status
+MOST_READ = 2**16  # number of bytes at the end of a log in which to search the last error
+LONGEST = 500  # number of characters of an error to keep, because the error becomes a line of the job's status
 
 
 class RunFile:

@@ -51,7 +51,7 @@ def check_packages(log_to: str) -> None:
 
 
 class LoggedState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tracker has got so far."""
+    """Progress of a tracker: what it has received so far."""
 
     run: str = ""
     """The tracker's own name of the run."""
@@ -102,7 +102,7 @@ class Tracker(Protocol):
     """An open run of a tracker. A method may raise any error."""
 
     where: str
-    """Where people find the run."""
+    """Address at which people find the run."""
     run: str
 
     def describe(self, hyperparameters: Mapping[str, Any]) -> None: ...
@@ -282,7 +282,7 @@ def read_state(path: pathlib.Path) -> LoggedState:
 
 
 class EventReader:
-    """What the events of a run tell its trackers: hyper-parameters, and how the job ended."""
+    """Data for trackers from the events of a run: hyper-parameters, and how the job ended."""
 
     def __init__(self, files: RunFiles) -> None:
         self._tail = logs.LogTail(files.events)
@@ -336,7 +336,7 @@ def main() -> int:
     """Arguments: RUN_FOLDER TRACKER RESUMED_FOLDER. Ends when the agent closes standard input."""
     root, tracker, resumed = config.own_arguments(sys.argv[1:])
     told = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a tracker prints belongs into its log
+    os.dup2(2, 1)  # output of a tracker belongs into the tracker's log
     logs.log_to_stderr()
     output.remember(tracker)
     files, ended, (target,) = RunFiles(pathlib.Path(root)), threading.Event(), parse_targets(tracker)

@@ -23,8 +23,8 @@ ATTEMPT_S = 5.0  # seconds per attempt to connect; short, because a lost server 
 def to_tables(
     to_master: master_link.MasterLink, settings: config.Settings, *, behind: Behind | None, before_read: BeforeRead
 ) -> TableClient:
-    """Connect to the job's tables. The tables are on its servers, even if servers return at other addresses. Without
-    servers, the tables are in this process. `behind` wraps the tables on servers in a row cache.
+    """Connect to the job's tables. The tables stay connected even if servers return at new addresses. Without servers,
+    the tables are in this process. `behind` wraps the tables on servers in a row cache.
     """
     welcome, deadline = to_master.join(), time.monotonic() + settings.connect_timeout_s
     if not welcome.servers:

@@ -35,7 +35,7 @@ ITERABLE = "the data set is an IterableDataset: its samples have no indices that
 
 
 class ObservedJob(Job):
-    """A job that records the user's loop in order to find a split. It works without a cluster."""
+    """A job that records the user's loop in order to find a split. The job works without a cluster."""
 
     def __init__(self, settings: config.Settings, to_master: MasterLink, *, explainer: "ScriptExplainer") -> None:
         super().__init__(settings, to_master)

@@ -233,8 +233,8 @@ class Job:
 
         value: numbers, text, tensors, and containers of them. The values of all workers may take 8 MiB.
 
-        Call it between loops over batches, equally often on every worker. A call waits for all workers that have begun
-        an epoch and can still make the call:
+        Call this method between loops over batches, equally often on every worker. A call waits for all workers that
+        have begun an epoch and can still make the call:
 
         * A worker that is lost is waited for. The lost worker starts again in its epoch, repeats the calls of this
           epoch, and gets the same results.

@@ -40,7 +40,7 @@ struct AllocationTask {
   uint64_t step = 0;
   uint32_t effort = 0;         // limit of the search, such as a number of sweeps; 0 means the policy's default
   uint32_t threads = 1;        // number of parts into which a policy may split the task; the result may depend on it
-  ThreadPool* crew = nullptr;  // threads for the parts; if null, the parts run one after another
+  ThreadPool* crew = nullptr;  // threads that work on the parts; if null, the parts run one after the other
 };
 
 // Algorithm 1 of Herald: assigns each sample in turn to the worker that caches most of its keys and has room left; the
@@ -66,16 +66,16 @@ class KeyCost {
         moved_(task.p2p == P2P::off ? 2 : 1),
         exchange_(cached_ && task.p2p == P2P::gradients ? task.p2p_trainers : 0) {}
 
-  // For a key that one worker trains. This worker then keeps the row.
+  // For a key that one worker trains. The worker that trains the key then keeps the row.
   int32_t sole(uint16_t owner, bool dirty, uint16_t worker) const {
     if (!cached_) return 2;
     if (owner == worker) return 0;
     return dirty ? moved_ : 1;
   }
   // For a key that several workers train. If there are at most `exchange_` trainers, they exchange values and
-  // gradients, and one keeps the row. The row comes from outside only if none of them owns it. If more workers train
-  // the key, they pull the value and push their gradients. The owner already has the value. If the row is dirty, the
-  // owner first writes it back, so that the servers can update it.
+  // gradients, and one of them keeps the row. The row comes from outside only if none of them owns it. If more workers
+  // train the key, they pull the value and push their gradients. The owner already has the value. If the row is dirty,
+  // the owner first writes it back, because the servers update the row.
   int32_t shared(uint32_t trainers, bool dirty, bool owner_trains) const {
     const auto count = static_cast<int32_t>(trainers);
     return trainers <= exchange_ ? 2 * count - 1 - owner_trains : 2 * count + dirty - owner_trains;

@@ -1,6 +1,6 @@
-// The steps of a bsp group on one server. A step is complete when every rank's part has arrived. When it is complete on
-// all servers, a client asks the servers to apply it. Until then, all servers can drop it. Gradients are summed in rank
-// order.
+// The steps of a bsp group on one server. A step is complete when every rank's part has arrived. When a step is
+// complete on all servers, a client asks the servers to apply it. Until then, all servers can drop it. Gradients are
+// summed in rank order.
 #pragma once
 
 #include <algorithm>
@@ -59,9 +59,9 @@ class BspSteps {
  public:
   BspSteps(Store& store, uint32_t workers) : store_(store), workers_(workers) {}
 
-  // Keeps the part, unless it is a duplicate or its step is already applied. Returns false for a part of an older
-  // group. Ranks are those of the job, so the ranks of a group may have gaps between them. Throws BadInput if the group
-  // already has all its ranks.
+  // Stores the part, unless the part is a duplicate or its step is already applied. Returns false for a part of an
+  // older group. Ranks are numbered as in the job, so the ranks of a group may have gaps between them. Throws BadInput
+  // if the group already has all its ranks.
   bool add(uint64_t step, uint32_t rank, uint32_t generation, StepPart part) {
     const std::lock_guard lock(mutex_);
     if (!stopped_.empty()) throw StepMissing(stopped_);
@@ -108,7 +108,7 @@ class BspSteps {
   uint64_t settle(uint64_t step, uint32_t workers, uint32_t generation, bool at_rest = false) {
     const std::lock_guard lock(mutex_);
     if (!stopped_.empty()) throw StepMissing(stopped_);
-    // without this, new parts of the steps in between would be dropped as already applied
+    // without this update, new parts of the steps in between would be dropped as already applied
     if (at_rest && applied_ > step) {
       throw StepMissing("a group cannot go on after step ", step, " here, where step ", applied_, " is applied");
     }
@@ -135,7 +135,7 @@ class BspSteps {
       throw StepMissing("step ", applied_ + 1, " was not complete after ", static_cast<int64_t>(timeout_s), " s",
                         missing(applied_ + 1), "; are these workers running? see their logs");
     }
-    apply_up_to(step);  // a client that asks for rows after this step knows that it is complete on all servers
+    apply_up_to(step);  // a client that asks for rows after this step knows that the step is complete on all servers
   }
   // The group returns to a checkpoint: drops the parts that are stored, and wakes all waiting threads. Call settle()
   // next.
@@ -168,7 +168,7 @@ class BspSteps {
   }
 
  private:
-  // Call these with the lock held.
+  // Call the functions below with the lock held.
   bool is_complete(uint64_t step) const {
     if (step <= applied_) return true;
     const auto there = parts_.find(step);
@@ -223,8 +223,8 @@ class BspSteps {
     return ": no part of rank " + ranks;
   }
 
-  // Limits the memory for parts of a rank that is ahead of the others. A rank can be ahead only on a server that has no
-  // keys of that rank.
+  // Limits the memory for parts of a rank that is ahead of the slowest rank. A rank can be ahead only on a server that
+  // has no keys of that rank.
   static constexpr uint64_t kAhead = 64;
 
   Store& store_;

@@ -45,14 +45,14 @@ std::vector<Run> reply_runs(const FrameHeader& header, const BodyView& body, con
 
 // Returns the slots that a push with batch identities covers, as a mask for Store::push_once; empty means all slots. A
 // push covers the slots that it names, or all slots that this server has owned since the push's epoch. If this server
-// got a slot later than that, the client sent the slot's keys to another server.
+// got a slot after that epoch, the client sent the slot's keys to a different server.
 std::vector<uint8_t> covered_slots(const FrameHeader& header, const BodyView& body, const SlotOwnership& owned);
 
 // Returns the slots of keys that this server does not own, in ascending order. `keep[i]` is set to true for keys that
 // it owns.
 std::vector<uint16_t> foreign_slots(const BodyView& body, const SlotOwnership& owned, uint32_t slots,
                                     std::vector<uint8_t>& keep);
-// Copies the runs' keys and floats into one part: those with keep[i], or all if `keep` is empty.
+// Copies keys and floats of the runs into one part: the entries with keep[i], or all entries if `keep` is empty.
 StepPart gathered(const BodyView& body, std::span<const Run> runs, std::span<const uint8_t> keep, Dims& dims);
 // Throws NonFinite, with the first key that has a non-finite gradient. Images are not checked, because training may
 // produce any value.

@@ -29,7 +29,7 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;  // 0 means any free port
   std::string secret;
-  std::string tls;       // folder of this server's certificates (tls_session.h); empty: no TLS
+  std::string tls;       // folder with this server's certificates (tls_session.h); empty: no TLS
   uint32_t index = 0;    // of this server in the job
   uint32_t workers = 1;  // bsp: number of parts per step
   bool shared_memory = true;
@@ -61,10 +61,10 @@ struct ServerStats {
   uint64_t staleness_p50 = 0, staleness_max = 0;
 };
 
-// What this server decided about slot transfers that other servers have offered to it. If a source gets no reply, it
-// offers the slot again. By then, this server may have passed the slot on. Every transfer therefore has an id, which
-// stays the same in each attempt. A transfer is accepted or refused only once. slot_requests.cpp uses this class;
-// handover.cpp draws the ids.
+// This server's decisions about slot transfers that other servers have offered. If a source gets no reply, it offers
+// the slot again. By the time of the second offer, this server may have passed the slot on. Every transfer therefore
+// has an id, which stays the same in each attempt. A transfer is accepted or refused only once. slot_requests.cpp uses
+// this class; handover.cpp draws the ids.
 class TransferLog {
  public:
   enum class Outcome { unknown, accepted, refused };
@@ -120,7 +120,7 @@ class RequestPause {
    public:
     explicit Scope(RequestPause& pause) : pause_(pause) { pause_.set_active(true); }
     ~Scope() { pause_.set_active(false); }
-    // Call it when slots have a new owner. Requests that wait now continue, and learn of the new owner.
+    // Call this function when slots have a new owner. Requests that wait now continue, and learn of the new owner.
     void release_waiting() { pause_.set_active(true); }
 
    private:
@@ -136,7 +136,7 @@ class RequestPause {
   }
 
  private:
-  // A target that does not answer must not block requests for slots that this server still has.
+  // A target that does not answer must not block requests for slots that this server still owns.
   static constexpr std::chrono::seconds kLongestWait{2};
 
   void set_active(bool active) {
@@ -192,8 +192,8 @@ class Staleness {
   std::array<std::atomic<uint64_t>, kCounted + 1> pushes_{};  // by lag
 };
 
-// A snapshot of which slots this server owns, and which servers own the others. The snapshot is updated after slots of
-// the store are opened or closed.
+// A snapshot of the slots that this server owns, and of the owners of all other slots. The snapshot is updated after
+// slots of the store are opened or closed.
 struct SlotOwnership {
   uint32_t epoch = 0;
   uint32_t slots = 0;
@@ -233,7 +233,7 @@ struct ServerState {
     changed->all = std::ranges::all_of(changed->mine, [](uint8_t mine) { return mine != 0; });
     owned = std::move(changed);
   }
-  // Call this after the slots are closed.
+  // Call this function after the slots are closed.
   void record_given(std::span<const uint16_t> slots, uint16_t to, const std::string& address) {
     change_ownership([&](SlotOwnership& now) {
       for (const uint16_t slot : slots) {
@@ -243,7 +243,7 @@ struct ServerState {
       now.addresses[to] = address;
     });
   }
-  // Call this after the slots are open.
+  // Call this function after the slots are open.
   void record_received(std::span<const uint16_t> slots) {
     if (slots.empty()) return;
     change_ownership([&](SlotOwnership& now) {
@@ -267,7 +267,7 @@ struct ServerState {
     const std::lock_guard lock(mutex);
     return in_doubt;
   }
-  // Call this when the slot's image arrives, because the next owner is not decided yet.
+  // Call this function when the slot's image arrives, because the slot's next owner is not decided yet.
   void mark_owner_unknown(uint32_t slot) {
     if (ownership()->owner[slot] == kNoOwner) return;
     change_ownership([&](SlotOwnership& now) { now.owner[slot] = kNoOwner; });

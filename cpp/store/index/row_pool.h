@@ -35,9 +35,9 @@ class RowPool {
  public:
   RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t vector_bytes, uint32_t number_bytes);
 
-  // The caller holds the stripe's lock. The table's own lock is taken only once for several rows. take() and
-  // give_back() cannot fail if the rows were announced by expect() and expect_back(). For other rows, these calls may
-  // throw; they then change nothing.
+  // The caller holds the stripe's lock. A call takes the table's own lock only once for several rows. take() and
+  // give_back() cannot fail if expect() and expect_back() announced the rows. For rows that were not announced, these
+  // two calls may throw; they then change nothing.
   RowHandle take(uint32_t stripe);
   void give_back(uint32_t stripe, RowHandle row);
   void expect(uint32_t stripe);           // announces that one more row will be taken

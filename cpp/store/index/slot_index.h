@@ -1,6 +1,6 @@
 // Maps hashes to cells, slot by slot, under the slot's stripe lock. A slot starts with one small segment, which doubles
-// up to 1024 cells. Then segments split one by one under a directory, so that growth moves only one segment at a time.
-// Design: docs/design/slot-tables.md.
+// up to 1024 cells. After that, the segments of the slot split one by one under a directory, so that growth moves only
+// one segment at a time. Design: docs/design/slot-tables.md.
 #pragma once
 
 #include <array>
@@ -42,10 +42,10 @@ class SegmentPool {
   Arena tags_arena_;
   uint8_t* tags_;  // for each unit, size class + 1 if a free block begins there, and otherwise 0
   std::mutex lock_;
-  std::array<uint32_t, kClasses> free_{};  // 0 means that there is none, because unit 0 is never allocated
+  std::array<uint32_t, kClasses> free_{};  // 0 means that the slot has no segment, because unit 0 is never allocated
 };
 
-// One cache line. It includes the directory, unless the slot is very large.
+// One cache line. The block includes the directory, unless the slot is very large.
 struct alignas(64) Slot {
   static constexpr uint32_t kInlineDepth = 3;
 
@@ -71,7 +71,7 @@ class SlotIndex {
 
   Slot& slot(uint32_t number) { return slots_[number]; }
 
-  // Returns the cache line where a search begins. Prefetch this line some time before find().
+  // Returns the cache line where a search begins. Prefetch this cache line some time before find().
   const Cell* home(Slot& slot, uint64_t hash) const {
     return cells_at(segment_unit(slot, hash)) + (hash & slot.bucket_mask) * kBucket;
   }

@@ -20,7 +20,7 @@ class AgeClock {
  public:
   AgeClock() { tick_ = new_tick(0); }
 
-  // Call this for each new table with a ttl or a capacity. The call makes ages as fine as the table needs.
+  // Call this function for each new table with a ttl or a capacity. The call makes ages as fine as the table needs.
   void refine(uint64_t ttl, bool has_capacity) {
     if (ttl == 0 && !has_capacity) return;
     std::lock_guard hold(lock_);
@@ -36,7 +36,7 @@ class AgeClock {
     if (clock <= now_) return;
     uint64_t age = granular(clock);
     if (age != age_at(tick_)) tick_ = tick_of(age);
-    now_ = clock;  // set last, so that the clock is unchanged if there is no memory for a tick
+    now_ = clock;  // set last, so that the clock is unchanged if memory for a tick is missing
   }
   uint64_t now() const { return now_.load(std::memory_order_acquire); }
   // Read it under the stripe's lock. A cut before the read then also precedes the change that gets this stamp.
@@ -48,7 +48,7 @@ class AgeClock {
     return ttl != 0 && at > then && at - then > ttl;
   }
 
-  // Returns a current tick, for rows that are imported with their own age. Call this under the stripe's lock.
+  // Returns a current tick, for rows that are imported with their own age. Call this function under the stripe's lock.
   uint32_t tick_for(uint64_t age) {
     std::lock_guard hold(lock_);
     return tick_of(age);
@@ -61,8 +61,8 @@ class AgeClock {
   }
   // Returns true if there is a cut or mark, so that an export may ask which rows were evicted since then.
   bool has_cuts() const { return has_cuts_.load(std::memory_order_acquire); }
-  // Returns the boundary of a cut: rows with a later stamp have changed after the cut. Throws BadInput if there is no
-  // such cut.
+  // Returns the boundary of a cut: rows with a later stamp have changed after the cut. Throws BadInput if the cut is
+  // unknown.
   uint32_t boundary(uint64_t cut) {
     std::lock_guard hold(lock_);
     throw_if<BadInput>(cut == 0 || cut > boundaries_.size(), "no cut numbered ", cut, ": this store has made ",
@@ -105,7 +105,7 @@ class AgeClock {
       if (t > last_boundary) since_cut_.emplace(ages[t], t);
     }
   }
-  void set_last_tick(uint32_t last) { last_tick_ = last; }  // for tests, so that fewer ticks suffice
+  void set_last_tick(uint32_t last) { last_tick_ = last; }  // tests set a smaller value, so that fewer ticks suffice
 
  private:
   static constexpr uint64_t kGranulesPerTtl = 4096;  // a row lives at most 1/4096 longer than its ttl

@@ -80,7 +80,7 @@ struct RowRun {
   float* floats = nullptr;
 };
 
-// Keys hashed and grouped by lock stripe. Within a stripe they keep their order. A push of several runs (tables, dense
+// Keys hashed and grouped by lock stripe. Within a stripe, keys keep their order. A push of several runs (tables, dense
 // chunks) has one GroupedKeys for each run, because a single run is usually already in slot order.
 class GroupedKeys {
  public:

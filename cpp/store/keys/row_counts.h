@@ -33,15 +33,15 @@ class RowCounts {
     return bases_[hash >> slot_shift_].load(std::memory_order_relaxed) +
            counters[hash >> (64 - kBits)].load(std::memory_order_acquire);
   }
-  // Call this after the rows have changed. A reader that reads first the count and then the row never gets a row older
-  // than the count.
+  // Call this function after the rows have changed. A reader that reads first the count and then the row never gets a
+  // row older than the count.
   void trained(std::span<const TableId> tables, std::span<const Key> keys) {
     std::atomic<uint32_t>* counters = counters_.load();
     if (counters == nullptr) return;
     for (size_t i = 0; i < keys.size(); ++i)
       counters[hash_key(tables[i], keys[i]) >> (64 - kBits)].fetch_add(1, std::memory_order_release);
   }
-  // Call this when a slot gets other rows. The call makes all earlier counts of the slot invalid.
+  // Call this function when a slot gets different rows. The call makes all earlier counts of the slot invalid.
   void renew(uint32_t slot) { bases_[slot] = any_number(); }
 
  private:

@@ -20,7 +20,7 @@ struct alignas(64) InFlight {
   Item item;
   Slot* slot;
   const Cell* home;
-  uint8_t* weights;  // nullptr if there is no such row
+  uint8_t* weights;  // nullptr if the key has no row
   float *vectors, *number;
 };
 
@@ -37,7 +37,7 @@ struct GroupedItems {
   }
 };
 
-// A source that makes items from the caller's arrays when they are needed, up to the first key of another stripe.
+// A source that makes items from the caller's arrays when they are needed, up to the first key of a different stripe.
 struct StreamedItems {
   const TableId* tables;
   const Key* keys;
@@ -84,7 +84,7 @@ struct StreamedItems {
 struct Group {
   InFlight keys[kGroup];
   size_t count = 0;
-  uint8_t overflown[kGroup];  // keys whose cell is not in the home line
+  uint8_t overflown[kGroup];  // keys with a cell outside of the home line
   size_t overflows = 0;
 };
 
@@ -125,8 +125,8 @@ void read_neighbours(SlotIndex& index, Group& group, Locate locate) {
   }
 }
 
-// Calls `locate` with each cell (nullptr if there is none) before the row is needed. Calls `finish` later, in the same
-// order.
+// Calls `locate` with each cell (nullptr if the key has none) before the row is needed. Calls `finish` later, in the
+// same order.
 template <class Source, class Locate, class Finish>
 void walk(SlotIndex& index, uint32_t slot_shift, Source& source, Locate locate, Finish finish) {
   constexpr size_t kStages = 4;
@@ -147,7 +147,7 @@ void walk(SlotIndex& index, uint32_t slot_shift, Source& source, Locate locate, 
 struct UniformRow {
   uint64_t hash;
   const Cell* home;
-  uint8_t* weights;  // nullptr if there is no such row
+  uint8_t* weights;  // nullptr if the key has no row
 };
 
 // The keys of a call, in slot order.

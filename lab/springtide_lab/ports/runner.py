@@ -50,7 +50,7 @@ class Runs(msgspec.Struct, frozen=True):
 
 
 class PortResult(msgspec.Struct, frozen=True):
-    """What was measured of one program."""
+    """The measurements of one program."""
 
     name: str
     package: str

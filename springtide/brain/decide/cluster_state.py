@@ -262,7 +262,7 @@ class ClusterState:
             if (live := self.jobs.get(name)) is not None and live.epoch == epoch and live.asks
         ]
         self._held = self.held()
-        # handle shrinking jobs first, because they free resources for the others
+        # handle shrinking jobs first, because they free resources for growing jobs
         for name, live in sorted(asked, key=lambda pair: grows(by_job.plans.get(pair[0]), pair[1].view)):
             live.asks = False
             live.advice = self._answer(live, by_job, at)

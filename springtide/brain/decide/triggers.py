@@ -45,7 +45,7 @@ class Event(NamedTuple):
 
 
 class Administrator:
-    """Event detector of one job. It can be rebuilt from the job's next view."""
+    """Event detector of one job. The detector can be rebuilt from the job's next view."""
 
     def __init__(self, *, period_s: float) -> None:
         self._period_s = period_s

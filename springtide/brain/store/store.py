@@ -282,7 +282,7 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # autocommit mode: this module begins transactions itself
-    # replace invalid bytes, because one invalid row must not make the others unreadable
+    # replace invalid bytes, because one invalid row must not make the valid rows unreadable
     connection.text_factory = lambda text: text.decode(errors="replace")
     path = connection.execute("PRAGMA database_list").fetchone()[2]
     mode = disks.sqlite_journal_mode(pathlib.Path(path)) if path else "memory"

@@ -20,7 +20,8 @@ from springtide.domain.model.tables import TableSpec
 
 FORMAT = 5
 """Version of the format. Increase the version when a field or a slot image changes meaning. Springtide rejects
-manifests of other versions."""
+manifests of a different version.
+"""
 
 _HEAD = struct.Struct("<8sIIQ")  # magic, format, checksum of the body, length of the body
 _MAGIC = b"ST-CKPT\n"
@@ -210,7 +211,9 @@ def check(manifest: Manifest) -> None:
 
 
 class Covered(NamedTuple):
-    """Files and chains of a manifest. The manifest is complete if `missing` is empty."""
+    """Files of a manifest, and for each slot the chain of images from which the slot is restored. The manifest is
+    complete if `missing` is empty.
+    """
 
     files: tuple[File, ...]
     chains: tuple[Chain, ...]

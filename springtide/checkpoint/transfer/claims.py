@@ -268,7 +268,9 @@ def find_disk(folder: str, run: str, claim: str, *, scratch: str = "", node: str
 
 
 def _keep_private(base: pathlib.Path) -> None:
-    """Create a private folder below a world-writable folder. Reject an existing folder of another user."""
+    """Create a private folder below a world-writable folder. Reject an existing folder that belongs to a different
+    user.
+    """
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
     there = base.lstat()
     if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid():

@@ -234,7 +234,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _end_with_parent() -> None:
-    """Exit when stdin closes, because the parent holds the other end."""
+    """Exit when stdin closes, because the parent has the other end of the pipe."""
     while os.read(0, 1):
         pass
     os._exit(1)

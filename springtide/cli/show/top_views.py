@@ -39,7 +39,7 @@ class MemberTotals(NamedTuple):
 
 @dataclass(slots=True)
 class TopData:
-    """What the views know about a job."""
+    """The data from which the views of a job are drawn."""
 
     status: JobStatus
     seen: SeenProgress

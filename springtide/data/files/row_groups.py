@@ -122,7 +122,7 @@ def _metadata(path: Path) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvFormat:
-    """How the text files of a data set are written."""
+    """Format of the text files of a data set."""
 
     separator: str
     names: tuple[str, ...] | None

@@ -251,7 +251,7 @@ class AsyncLedger(SharedLedger):
 
     todo: PendingQueue = field(init=False)
     numbers: int = field(init=False)
-    """How many shard numbers the pass uses."""
+    """Number of shard numbers that the pass uses."""
     left: dict[int, int] = field(default_factory=dict)
     """Number of untrained samples of each shard that is begun but not finished."""
     done: int = 0

@@ -32,7 +32,7 @@ MOST_GRANTS = 16  # most leases per call, so that replies stay small and no work
 # seconds until an unacknowledged lease is revoked: no report or request of its holder names the lease, so the reply
 # with the lease was lost
 LEASE_S = 30.0
-HALVINGS = 2  # how often a rank's lease size may be halved: full, half, quarter
+HALVINGS = 2  # how many times a rank's lease size may be halved: full, half, quarter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class JobLedger(Passes):
         self.era = 0
         """Number of rollbacks."""
         self.origin = LedgerOrigin()
-        """What the job took over from another run's checkpoint."""
+        """State that the job took over from another run's checkpoint."""
         self.changes = 0
         """Counter of changes beyond a deadline. A call that raises this error must be journaled."""
 

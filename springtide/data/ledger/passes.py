@@ -160,7 +160,7 @@ class HolderRegistry:
     """Highest fenced incarnation of each rank. The ledger ignores the calls of a fenced incarnation and of earlier
     ones."""
     halvings: dict[int, int] = field(default_factory=dict)
-    """How often each slow rank's lease size is halved, by rank."""
+    """How many times each slow rank's lease size is halved, by rank."""
     trained: dict[int, int] = field(default_factory=dict)
     """Samples trained by each rank over all incarnations, to measure its speed."""
     read_failures: dict[int, int] = field(default_factory=dict)

@@ -48,7 +48,8 @@ class StreamReader(Protocol):
         """
 
     def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
-        """Return the available records, about `most`, from partitions in turn; wait only if there are none.
+        """Return the available records, about `most` of them, from the partitions in turn. Wait only if no records are
+        available.
 
         Payloads may lie in mapped files. A payload stays valid as long as some object refers to it. An empty list after
         `timeout_s` does not mean that the stream has ended. A stream that is unavailable for a while (such as a

@@ -119,7 +119,7 @@ def _memory() -> tuple[int, int] | None:
 
 
 def _raw() -> bytes:
-    """Return the memory of NumPy's global generator; empty if the generator is of another kind."""
+    """Return the memory of NumPy's global generator; return an empty value if the generator is not MT19937."""
     memory = _memory()
     return ctypes.string_at(*memory) if memory is not None else b""
 

@@ -324,7 +324,7 @@ class DataWorker:
         self.done.set()
 
     def _next(self) -> tuple[_Trainer, _Request] | None:
-        """Wait for the next request, and serve trainers in turn. None means that no more requests will come."""
+        """Wait for the next request; serve the trainers in turn. None means that no more requests will come."""
         with self._changed:
             while not self._closed:
                 for trainer in self._trainers:

@@ -211,7 +211,7 @@ class RunVolume:
     size: str = ""
     """Create a claim of this size, such as 20Gi. Without `claim` and `size`, the data lasts as long as the pod."""
     storage_class: str = ""
-    """StorageClass of the created claim. Default: that of the cluster."""
+    """StorageClass of the created claim. Default: the cluster's default StorageClass."""
     shared: bool = False
     """Mount the volume in all pods of the job (ReadWriteMany), so that servers write their checkpoints to it."""
 
@@ -227,13 +227,13 @@ class PodOptions:
     """Options that Kubernetes itself defines for pods."""
 
     service_account: str = ""
-    """ServiceAccount of workers, servers and data workers. The account needs no rights. Default: that of the namespace,
-    without token.
+    """ServiceAccount of workers, servers and data workers. The account needs no rights. Default: the namespace's
+    default account, without token.
     """
     priority_class: str = ""
     """PriorityClass of all pods of the job."""
     scheduler_name: str = ""
-    """Scheduler of the pods. Default: that of the cluster."""
+    """Scheduler of the pods. Default: the cluster's default scheduler."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that a node must have."""
     tolerations: tuple[Mapping[str, Any], ...] = ()
@@ -249,7 +249,7 @@ class PodOptions:
     image_pull_secrets: tuple[str, ...] = ()
     """Names of secrets for the image's registry."""
     image_pull_policy: str = ""
-    """Always, IfNotPresent or Never. Default: that of the cluster."""
+    """Always, IfNotPresent or Never. Default: the cluster's default."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Additional labels of every pod."""
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -316,7 +316,7 @@ class ProgramWish:
     """Local folder with the code, which is shipped to the job. Default: the folder of the spec file, unless an image is
     given."""
     image: str = ""
-    """Image of the pods on Kubernetes. Default: that of Springtide."""
+    """Image of the pods on Kubernetes. Default: the image of Springtide."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the job's processes, such as keys for object stores."""
     data: Mapping[str, str] = field(default_factory=dict)

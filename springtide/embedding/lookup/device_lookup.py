@@ -24,7 +24,7 @@ Outputs = tuple[torch.Tensor, ...]
 
 
 class Bagged(Protocol):
-    """How ids are divided into bags, as in a DeviceCall."""
+    """Division of ids into bags, as in a DeviceCall."""
 
     @property
     def bags(self) -> int: ...

@@ -2,8 +2,8 @@
 
 In: sorted keys and their gradients (embedding/device/kernels.py). Out: `weight.grad` of each table, and the arena's
 update. Row i of `weight.grad` belongs to the i-th id of the batch in sorted order. Of several equal ids, the first has
-the sum of the gradients, and the others have zero. The process therefore never needs the number of unique ids, which
-only the device knows.
+the sum of their gradients, and all later ones have zero. The process therefore never needs the number of unique ids,
+which only the device knows.
 """
 
 import itertools

@@ -185,7 +185,7 @@ class _Declared(torch.Tensor):
 
 
 class DeclaredWeight(_Declared, nn.Parameter):
-    """Parameter of an embedding that was built inside `serving`. It takes no memory."""
+    """Parameter of an embedding that was built inside `serving`. The parameter takes no memory."""
 
 
 class DeclaredRows(_Declared):

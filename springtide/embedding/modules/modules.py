@@ -129,9 +129,9 @@ class TableOptions(TypedDict, total=False):
     """Options of a table."""
 
     optimizer: str | tables.OptimSpec | None
-    """Name of the table's optimizer, such as "rowwise_adagrad"; None for that of the parameter group."""
+    """Name of the table's optimizer, such as "rowwise_adagrad"; None for the optimizer of the parameter group."""
     lr: float | None
-    """Learning rate; None for that of the parameter group."""
+    """Learning rate; None for the learning rate of the parameter group."""
     init: Init
     """Distribution of new rows, such as "normal" or ("uniform", -0.1, 0.1)."""
     dtype: str

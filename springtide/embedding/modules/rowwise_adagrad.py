@@ -30,8 +30,9 @@ class RowWiseAdagrad(torch.optim.Optimizer):
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
     ) -> None:
-        """Create the optimizer. Its arguments are those of `torch.optim.Adagrad`. `weight_decay` changes only rows that
-        have a gradient."""
+        """Create the optimizer. The arguments are the same as for `torch.optim.Adagrad`. `weight_decay` changes only
+        rows that have a gradient.
+        """
         defaults = {
             "lr": lr,
             "lr_decay": lr_decay,

@@ -88,7 +88,7 @@ class RoleFaults:
 
 @dataclass(slots=True, kw_only=True)
 class Departure:
-    """How the present incarnation leaves the job."""
+    """Way in which the present incarnation leaves the job."""
 
     finished: bool = False
     removed: bool = False

@@ -33,7 +33,7 @@ from springtide.job.state import JobState
 MAX_SHARED_BYTES = 2**20  # most bytes of one shared value; enough for an address, and too few for a tensor
 MAX_SHARED_KEYS = 10_000
 MAX_GATHERED_BYTES = 8 * 2**20  # bytes of the gathered values to keep, and of one gather: half of a frame
-MAX_GATHERED = 1000  # gathers to keep; a restarted worker repeats at most those of an epoch
+MAX_GATHERED = 1000  # gathers to store; a restarted worker repeats at most the gathers of one epoch
 DONE = LeaseHolder(-1, -1)
 Loaded = TypeVar("Loaded")
 

@@ -36,7 +36,7 @@ ROOM_TO_GROW = 1.25
 """A new plan has this many times the memory that the forecast says rows need, because forecasts have errors and plans
 last long."""
 STEPS_NEAR = 8
-"""How many worker counts to try in each direction, up to `trust_region.NEAR` times the current count."""
+"""Number of worker counts to try in each direction, up to `trust_region.NEAR` times the current count."""
 TOO_MUCH = 1.5
 """The memory of a role stays unchanged if it is at most this many times what the role needs."""
 
@@ -299,7 +299,7 @@ def _needed(now: Shape, need: MemoryNeed, bounds: ShapeBounds, config: PlanningC
 NEAR = 2.0
 """An unclear model is trusted up to this factor above and below the measured values."""
 COUNTS, SIZES = 8, 3
-"""How many counts and how many sizes to try for each role."""
+"""Number of counts and of sizes to try for each role."""
 
 
 class TrustRegion(NamedTuple):

@@ -1,8 +1,8 @@
 """Pure. Solves the knapsack problem of the allocation: one option per job, all within the capacity, with the largest
 total gain.
 
-`greedy` is the weighted greedy algorithm of Eqns 12 and 13. `solve` is exact, and its result is used if it arrives
-in time.
+`greedy` is the weighted greedy algorithm of Eqns 12 and 13. `solve` is exact. Its result is used only if it arrives
+within the time limit.
 """
 
 import heapq

@@ -163,7 +163,7 @@ PATIENCE = 2
 TUNE_FOR = 20
 """Most intervals for tuning; 20 intervals are 10 minutes. The longest tuning observed took 17 intervals."""
 LATE = 4
-"""How many intervals to wait for data workers, before tuning continues with those that have started."""
+"""Number of intervals to wait for data workers, before tuning continues with the data workers that have started."""
 CHANGED = 2.0
 """The program counts as changed if its speed, or the share of its time that it spends on data, changes by this factor.
 Busy machines cause factors of up to 1.5.

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 NEWEST = 160
 """Most past jobs to use, newest first."""
 BACKTESTED = 64
-"""How many of the newest past jobs the backtest predicts from the jobs before them."""
+"""Number of newest past jobs that the backtest predicts, each from the jobs before it."""
 FEWEST = 8
 """Fewest past jobs to learn from. With fewer jobs, k and mu have their default values."""
 USUAL_SIMILAR, USUAL_SMOOTHING = 3, 0.7
@@ -354,8 +354,8 @@ FEWEST_NEEDS = 8
 ABOUT = 0.25
 """Past jobs are of one kind if their needs differ by at most this many doublings more than by chance."""
 STRANGERS = 48
-"""How many of the nearest past jobs count for a job of unknown kind. If fewer jobs counted, all of them might by
-chance have needed less memory than the new job.
+"""Number of nearest past jobs that count for a job of unknown kind. If fewer jobs counted, all of them might by chance
+have needed less memory than the new job.
 """
 ROW_MARGIN = 1.25
 """Margin that is added to the prediction, because two runs of one job differ in their data."""

@@ -233,8 +233,9 @@ def utilization(works: Mapping[int, WorkerWork]) -> float:
 
 
 def together(works: Mapping[int, WorkerWork]) -> float | None:
-    """Return the samples per second that all workers would train if they never waited. For an idle worker, the mean of
-    the others is used."""
+    """Return the samples per second that all workers would train if they never waited. For an idle worker, the function
+    uses the mean of the busy workers.
+    """
     paces = [pace for work in works.values() if (pace := work.pace) is not None]
     return sum(paces) / len(paces) * len(works) if paces else None
 

@@ -21,7 +21,7 @@ DAYS = 7
 WEEKS = 4  # number of past weeks from which a usual week is computed
 LEVEL = (0.5, 2.0)  # smallest and largest level of a day, relative to the usual day
 RECENT = (1 / 3, 3.0)  # smallest and largest level of the last hours
-RECENT_H = 2  # how many of the last hours determine the current level
+RECENT_H = 2  # number of last hours that determine the current level
 FADES_H = 4  # hours after which about a third of the correction is left
 
 

@@ -147,6 +147,6 @@ def installed_build() -> tuple[int, ...]:
     """Return a value that changes if another build of the package is installed in the same place, or linked to it."""
     try:
         found = os.stat(springtide.__file__)
-    except OSError:  # it is being replaced
+    except OSError:  # a new fork server is replacing it
         return ()
     return found.st_dev, found.st_ino, found.st_mtime_ns

@@ -49,7 +49,7 @@ class GroupReply(Reply, frozen=True):
     watched_s: float = 0.0
     """Seconds since the first group formed; `deaths` were counted over this time."""
     return_s: float = 0.0
-    """How many seconds longer a rollback takes than waiting for one worker (`job.recovery`)."""
+    """Extra seconds that a rollback takes, compared with waiting for one worker (`job.recovery`)."""
     saved: bool = False
     save: int = 0
     """Number of the final checkpoint, for which the leader must write the model to the servers."""

@@ -61,7 +61,9 @@ class ServerReady(Request, frozen=True):
     source: str = ""
     """Folder or URL of the checkpoint from which the server restored its slots."""
     error: str = ""
-    """Reason why the server could not restore its slots. Such a server has no address, and exits."""
+    """Reason why the server could not restore its slots. A server that could not restore its slots has no address, and
+    exits.
+    """
     spared: tuple[str, ...] = ()
     """Files that the server read from a mirror, each with the reason, one sentence each."""
     unusable: tuple[str, ...] = ()

@@ -155,7 +155,7 @@ class CheckpointStatus(StatusPart, frozen=True):
     """Checkpoints of the job."""
 
     number: int = 0
-    """Number of the last complete checkpoint; 0 if there is no such checkpoint."""
+    """Number of the last complete checkpoint; 0 if no checkpoint is complete."""
     begun_at: float = 0.0
     """Time of day when that checkpoint began."""
     trouble: str = ""
@@ -248,7 +248,9 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobMap(Reply, frozen=True, kw_only=True):
-    """Where every slot, shard and partition of a job is, for people. The status is too frequent for so much detail."""
+    """The owner of every slot, shard and partition of a job, for people. The status is too frequent for so much
+    detail.
+    """
 
     slots: SlotMap = SlotMap()
     shards: ShardMap = ShardMap()

@@ -127,7 +127,7 @@ class JobRate:
     held_up: float = 0.0
     """Share of the speed that a hot server or a straggler costs."""
     generation: int = 0
-    """How often the rate has changed. Events that were scheduled under an earlier rate are void."""
+    """Number of times that the rate has changed. Events that were scheduled under an earlier rate are void."""
 
 
 @dataclass(slots=True)

@@ -290,7 +290,7 @@ class Simulation:
         self._record_reason(running, plan)
         seconds = self._pods_s(running, running.shape, plan.shape)
         if self.system.mechanisms.servers is ServerChange.INITIALIZE and _servers_change(running.shape, plan.shape):
-            # new pods initialize together with the others, and the pause for that is counted separately
+            # new pods initialize together with the old ones, and their pause is counted separately
             seconds = max(0.0, seconds - self.world.pods.init_s)
         if not beside:
             self.pause(running, seconds)

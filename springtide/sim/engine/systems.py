@@ -24,7 +24,7 @@ from springtide.sim.world.world import TrueJob
 
 
 class ServerChange(StrEnum):
-    """How a system changes servers, which determines the cost of the change."""
+    """How a system changes the number of servers; this determines the cost of the change."""
 
     RESTART = "restart"
     """Stop, save to remote storage, prepare, and load (000 §2.2)."""
@@ -36,7 +36,7 @@ class ServerChange(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanisms:
-    """What a runtime is able to do."""
+    """Abilities of a runtime."""
 
     elastic: bool = True
     """The runtime changes shapes and replaces lost pods. If False, a lost pod fails the job."""

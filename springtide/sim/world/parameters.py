@@ -47,7 +47,7 @@ class PodTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeTimes:
-    """What a change of servers costs, and what the loss of a server costs."""
+    """Cost of a change of servers, and cost of the loss of a server."""
 
     checkpoint_s: float = known(450.0, "s", "000 §2.2: 5-10 min to remote storage, its middle; stop-and-restart only")
     prepare_s: float = known(450.0, "s", "000 §2.2: 5-10 min to prepare the restart, its middle")
@@ -58,7 +58,7 @@ class ChangeTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRates:
-    """How often pods are lost, and how often there are stragglers and hot servers."""
+    """Frequency of lost pods, of stragglers and of hot servers."""
 
     pod_failures_a_day: float = known(0.015, "1/pod/day", "000 §2.2: daily failure rate of a single pod")
     preemptions_a_day: float = known(
@@ -264,8 +264,8 @@ def _xdeepfm() -> Coefficients:
     one, eight, ten = 1 / 6.2, 8 / 47.8, 10 / 56
     a_worker_a_server = ten - eight  # difference between 4 and 5 workers per server
     sync = a_worker_a_server - wide_deep.upd / 16
-    eight_rest = eight - 4 * a_worker_a_server - wide_deep.beta  # this is grad / 18.3 + emb / 2
-    one_rest = one - sync - wide_deep.upd / 32 - wide_deep.beta  # this is grad / 19.4 + emb
+    eight_rest = eight - 4 * a_worker_a_server - wide_deep.beta  # the value is grad / 18.3 + emb / 2
+    one_rest = one - sync - wide_deep.upd / 32 - wide_deep.beta  # the value is grad / 19.4 + emb
     emb = (one_rest - eight_rest * 18.3 / 19.4) / (1 - 18.3 / 19.4 / 2)
     grad = (eight_rest - emb / 2) * 18.3
     return _in_units(grad_s=grad, upd_s=wide_deep.upd, sync_s=sync, emb_s=emb, beta_s=wide_deep.beta)

@@ -22,7 +22,7 @@ from springtide.worker.cache.row_cache import CacheTraffic, PaperSchedule
 log = logging.getLogger(__name__)
 
 WATCHED = 32  # steps per measurement; enough for a stable mean
-COLD = 32  # how many first steps are not measured, because they create rows and touch memory for the first time
+COLD = 32  # number of first steps that are not measured, because they create rows and touch memory for the first time
 TRIED = 64  # number of simulated batches; only the second half counts
 AGAIN = 1024  # number of steps until the next measurement, after any decision
 # after several caches without a benefit, the next measurement comes after up to this many times AGAIN steps
@@ -36,7 +36,7 @@ TRIPS = 3  # round trips per step: a pull, a push, and the check that all parts 
 
 @dataclass(slots=True)
 class CostEstimate:
-    """How long a step with a cache is expected to take, in parts."""
+    """Expected duration of a step with a cache, in parts."""
 
     reckoned_s: float = 0.0
     """Expected duration of a step with the last cache."""

@@ -173,7 +173,9 @@ class LeaseTracker:
                     held.offset, held.void = min(held.end, end), held.void + void
 
     def note_void(self, claim: BatchClaim, offsets: int) -> None:
-        """Record how many offsets of a batch have no record to train. Call this before the batch is acknowledged."""
+        """Record how many offsets of a batch have no record to train. Call this method before the batch is
+        acknowledged.
+        """
         with self._lock:
             self._void.pop(claim, None)
             if offsets and claim.era == self.era:
@@ -222,8 +224,9 @@ class LeaseTracker:
     def add_grants(
         self, card: DatasetCard, grants: Iterable[Grant], era: int = 0, cuts: Iterable[BatchCut] = ()
     ) -> None:
-        """Add granted leases. A lease of another data set is returned immediately, and a lease of an earlier era is
-        dropped."""
+        """Add granted leases. A lease for any data set but the present one is returned immediately, and a lease of an
+        earlier era is dropped.
+        """
         with self._lock:
             self._enter(era)
             if era < self.era:

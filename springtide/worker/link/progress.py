@@ -18,7 +18,7 @@ from springtide.rpc.messages.types import MemberReport
 from springtide.worker.link import master_link
 
 SECONDS = tuple(name for name in profile.SUM_FIELDS if name.endswith("_s"))
-KEPT_STEPS = 4096  # how many steps have their own timings (1 MiB); the sums cover all steps
+KEPT_STEPS = 4096  # number of steps with separate timings (1 MiB); the sums cover all steps
 
 
 class StepMeter:

@@ -44,7 +44,7 @@ connection is invalid on these connections.
 """
 # most bytes of a frame; enough for the largest batch (shuffle_unit.SENDABLE_BYTES) with its offsets and times
 MAX_BYTES = 80 * 2**20
-MAX_WORD_BYTES = 2**20  # most bytes of any other message
+MAX_WORD_BYTES = 2**20  # most bytes of a message of any other kind
 
 
 class PeerIdentity(NamedTuple):

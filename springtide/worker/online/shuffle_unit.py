@@ -145,8 +145,8 @@ class ShuffleUnit:
             return None
 
     def trained(self, claims: Iterable[BatchClaim]) -> None:
-        """Handle batches that every server now has: acknowledge this worker's own batches, and notify the owners of
-        the others.
+        """Handle batches that every server now has: acknowledge this worker's own batches, and notify the owners of all
+        other batches.
         """
         claims = list(claims)
         self._tracker.acknowledge(claims)

@@ -183,8 +183,8 @@ class RecordDecoder:
         return self._made(partition, records, tell=True)
 
     def whole(self, partition: int, records: Records, *, tell: bool) -> tuple[Any, Records]:
-        """Return a batch that all ranks read, with the records that can be trained. Only the rank with `tell`
-        reports the other records.
+        """Return a batch that all ranks read, with the records that can be trained. Only the rank with `tell` reports
+        the untrainable records.
         """
         made = self._made(partition, records, tell=tell)
         bad = np.array([letter.offset for letter in made.letters], dtype=np.int64)

@@ -23,7 +23,7 @@ NO_TIMES: NDArray[np.float64] = np.empty(0)
 
 
 class LoopTime:
-    """How long the loop waited and worked, and how long its steps took."""
+    """Times for which the loop waited and worked, and times of its steps."""
 
     def __init__(self, counter: Callable[[], float]) -> None:
         self._counter = counter

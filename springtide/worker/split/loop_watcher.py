@@ -26,8 +26,9 @@ from springtide.dataworker.split.recorder.call_recorder import CallBook, CallLog
 from springtide.worker.split import received_batches
 
 BATCHES = 4
-"""Number of batches to observe. The first shows the model's arguments, and the others show how their leaves are
-used."""
+"""Number of batches to observe. The first batch shows the model's arguments, and the later batches show how their
+leaves are used.
+"""
 PATIENCE = 16
 """The watcher gives up after this many batches without a call of the model."""
 NOT_CALLED = (

@@ -52,7 +52,7 @@ class AsyncStep(TrainingStep):
         self._prefetcher.hand_out(now, following, began)
 
     def on_batch_done(self) -> None:
-        # only some of several optimizers have stepped, so push their gradients without waiting for the others
+        # only some of the optimizers have stepped, so push their gradients without waiting for the remaining ones
         if self._stepped:
             self._send()
         elif self._unstepped is not None and self._due and self.named and self._batches.ranges:

@@ -320,6 +320,6 @@ class BspStep(TrainingStep):
 
 
 def by_memory(parts: Sequence[_native.StepRows | DeviceGradients]) -> tuple[list[Any], list[DeviceGradients]]:
-    """Divide gradients of rows into those of rows on servers and those of rows in device memory."""
+    """Divide gradients of rows into gradients for rows on servers and gradients for rows in device memory."""
     on_device = [part for part in parts if isinstance(part, DeviceGradients)]
     return [part for part in parts if not isinstance(part, DeviceGradients)], on_device

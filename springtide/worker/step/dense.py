@@ -126,7 +126,7 @@ class GpuBucket:
         self.flat, self.flat_grads = torch.zeros_like(values, device=gpu), torch.zeros_like(grads, device=gpu)
         self._values, self._grads = values, grads
         self.sum_of_grads = copies_of(gpu).pinned(1, dtype=torch.float32)
-        """Sum of the downloaded gradients. It is finite if they are."""
+        """Sum of the downloaded gradients. The sum is finite if all gradients are finite."""
         self._upload = torch.cuda.Stream(gpu)
         self._free = torch.cuda.Event()
         """Recorded after the last use of `flat`."""

@@ -125,7 +125,9 @@ class Alone:
 
 
 def found_alone(folder: pathlib.Path, search: Search) -> Alone:
-    """Run a job that plans its own shape. It starts with one worker and one server that share half of the budget."""
+    """Run a job that plans its own shape. The job starts with one worker and one server that share half of the
+    budget.
+    """
     each = round(search.bounds.quota.cpu / 4, 2)
     first = Shape(workers=1, servers=1, worker_cpu=each, server_cpu=each)
     config = PlanningConfig(sample_s=10.0, sample_steps=100, between_changes_s=10.0, total_cpu=search.bounds.quota.cpu)

@@ -51,7 +51,7 @@ END_S = 10.0
 
 
 class WalkProcess:
-    """A process in a control group. It may use a whole core until `hold_to` sets a lower quota."""
+    """A process in a control group. The process may use a whole core until `hold_to` sets a lower quota."""
 
     def __init__(self, name: str, group: ControlGroup, options: dict[str, Any]) -> None:
         self.name, self.group = name, group

@@ -22,8 +22,8 @@ import torch
 PACKAGES = ("torch",)
 
 Way = Callable[[int], tuple[float, Callable[[], object]]]
-"""Function that starts the save with the given number. It returns the blocked seconds, and a function that waits for
-the end of the save.
+"""Function that starts the save with the given number. The function returns the blocked seconds, and a function that
+waits for the end of the save.
 """
 
 THREADS = 2

@@ -35,7 +35,9 @@ LOOK_S = 0.1
 
 
 class Cuts:
-    """Stand-in for the master. It acknowledges cuts immediately, and every partition stays with its worker."""
+    """Stand-in for the master. The stand-in acknowledges cuts immediately, and every partition stays with its
+    worker.
+    """
 
     def __init__(self, tracker: LeaseTracker) -> None:
         self._tracker = tracker

@@ -34,7 +34,7 @@ FIGURES: tuple[tuple[str, str, str], ...] = (
 )
 SCALING = {PLAIN: ("HET in bsp", "0.42-0.60"), HERALD: ("LAIA and plan", "0.52-0.90"), OURS: ("ours", "0.52-0.90")}
 SCHEDULED = "zipf-1.05"
-"""Stream for the timing of schedules. It has as many tables as Criteo AD, and the slowest schedules."""
+"""Stream for the timing of schedules. The stream has as many tables as Criteo AD, and the slowest schedules."""
 STAGES: dict[str, tuple[tuple[str, ...], float | str]] = {
     "scoring": (("look_up", "score"), 0.42),
     "allocation": (("allocate",), 0.08),

@@ -56,7 +56,7 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     retain_bytes: int | None = None
     """Bytes that a partition keeps; older closed segments are deleted. None keeps all."""
     retain_s: float | None = None
-    """How long a closed segment is kept, in seconds since its newest record; None means forever."""
+    """Seconds for which a closed segment is kept, since its newest record; None means forever."""
     sync: str = "segment"
     """When the log forces bytes to disk: "segment" (when a segment is closed, and by `flush`) or "append" (after each
     append)."""

@@ -16,7 +16,8 @@ from springtide._native import KnownCalls, add_methods, held_promises
 
 _uses: Any = getattr(torch.Tensor, "_use_count", None)
 """Function that counts the references to a tensor, including references from C++ code. None if this version of torch
-has no such function."""
+lacks this function.
+"""
 OWN_ATTRIBUTES = 2  # number of attributes of a promise to which user code has added none
 
 

@@ -29,7 +29,7 @@ class Access:
 
     server: str
     where: str
-    """Where the access was found, for messages."""
+    """Source of the access data, for messages."""
     namespace: str = "default"
     verify: ssl.SSLContext | bool = True
     server_name: str | None = None

@@ -25,7 +25,7 @@ from springtide.platforms.k8s.operator.lifecycle import (
 )
 
 KEPT_LIVES = 2
-"""How many ended pods of each role to keep for their logs."""
+"""Number of ended pods of each role to keep for their logs."""
 SETTLED = ("Infeasible", "Unsupported")
 """Replies to a resize that remain valid until the plan changes."""
 

@@ -33,7 +33,7 @@ FINE = (pod_status.RUNNING, pod_status.SUCCEEDED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What the steps of a visit did."""
+    """Outcome of the steps of a visit."""
 
     pods: Mapping[str, PodState] = field(default_factory=dict)
     """States of pods that were created, refused or asked to change."""

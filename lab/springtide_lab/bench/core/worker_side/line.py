@@ -21,8 +21,9 @@ Round = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def serve(path: pathlib.Path) -> None:
-    """Answer requests for a script until a stop request. What libraries print goes to stderr, not between the
-    answers."""
+    """Answer requests for a script until a stop request. Output of libraries goes to stderr, not between the
+    answers.
+    """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     sys.path.insert(0, str(path.parent))
