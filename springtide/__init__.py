@@ -9,8 +9,8 @@ from typing import Any as _Any
 
 from springtide import lazy_names
 
-# Resolve links now: a running process then imports all its modules from this build, even if a link later points to
-# another.
+# Resolve links now: a running process then imports all its modules from this build, even if a link later points to a
+# newer build.
 __path__ = [_realpath(place) for place in __path__]
 __version__ = "0.1.0.dev0"
 

@@ -28,8 +28,9 @@ class MemberSettings:
     node: str = ""
     """Name of the machine, so that a server's files are mirrored on another machine. Empty: the kernel's boot id."""
     scratch: str = ""
-    """Local folder for a server's part of checkpoints. Empty: the job's folder if visible, else the temporary one. A
-    restarted server reuses the files that it finds there."""
+    """Local folder for a server's part of checkpoints. Empty: the job's folder if visible, else the folder for
+    temporary files. A restarted server reuses the files that it finds there.
+    """
     member: str = ""
     """Name of this process in its job, such as worker-0. Empty: made from the process id."""
     incarnation: int = 0
@@ -196,8 +197,9 @@ def with_arguments(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def own_arguments(given: Sequence[str]) -> list[str]:
-    """Return the arguments from the environment, or `given` without them. Remove the arguments from the environment, so
-    that children do not inherit them."""
+    """Return the arguments from the environment; return `given` if the environment has none. Remove the arguments from
+    the environment, so that children do not inherit them.
+    """
     text = os.environ.pop(ARGUMENTS, None)
     return list(given) if text is None else [str(argument) for argument in json.loads(text)]
 

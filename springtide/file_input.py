@@ -25,7 +25,7 @@ Trail = tuple[str | int, ...]
 
 
 class InputFile:
-    """A file and its text. Error messages name a line and a field of it."""
+    """A file and its text. Error messages name a line and a field of the text."""
 
     def __init__(self, path: pathlib.Path, text: str) -> None:
         self.path, self.text = path, text

@@ -44,7 +44,7 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForkReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The reply to a request; the pidfd comes with it."""
+    """The reply to a request; the pidfd of the fork comes with the reply."""
 
     pid: int = 0
     error: str = ""

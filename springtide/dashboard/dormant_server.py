@@ -1,5 +1,5 @@
-"""Opens the dashboard of a `springtide run` at no cost: the run only listens, and starts the server's process when
-somebody connects. Most runs are never looked at, so this module imports nothing of the web server.
+"""Opens the dashboard of a `springtide run` at no cost: the run only listens, and starts the server's process at the
+first connection. Most runs are never looked at, so this module imports nothing of the web server.
 """
 
 import asyncio

@@ -385,7 +385,7 @@ def _unpacked(items: list[Any]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """A `collate_fn` that also returns the number of samples. A `whole` batch of the data set counts as one."""
+    """A `collate_fn` that also returns the number of samples. A `whole` batch of the data set counts as one sample."""
 
     collate: Callable[[Any], Any]
     whole: bool

@@ -265,8 +265,8 @@ class TableSpool:
 
 @contextlib.contextmanager
 def spool_folder(there: FolderStore | UrlStore) -> Iterator[pathlib.Path]:
-    """Yield an empty folder for a spool. For a local export, the folder is inside the export, so that both are
-    removed together. Otherwise the folder is a temporary one.
+    """Yield an empty folder for a spool. For a local export, the folder is inside the export, so that both are removed
+    together. For an export to a URL, the folder is a temporary folder.
     """
     if isinstance(there, UrlStore):
         with tempfile.TemporaryDirectory(prefix="springtide-export-") as folder:

@@ -56,7 +56,8 @@ class Accelerator(accelerate.Accelerator):
 
     def prepare(self, *args: Any, device_placement: Any = None) -> Any:
         """Prepare the model, its optimizers and the training DataLoader in one call, like `job.prepare`. The first
-        DataLoader is the training one. Objects without an optimizer among them are prepared by Accelerate alone.
+        DataLoader is the DataLoader for training. Objects without an optimizer among them are prepared by Accelerate
+        alone.
         """
         given = list(args)
         optimizers = places_of(given, torch.optim.Optimizer)

@@ -233,7 +233,7 @@ class JobFetcher(_DataFetcher):
             loop._batches_that_stepped += 1
 
     def _validate(self, loop: Any) -> None:
-        """Validate this worker's part of the data. If the data cannot be divided, validate all of it."""
+        """Validate this worker's part of the data. If the data cannot be divided, validate all data."""
         loop.setup_data()
         loaders, most = [] if loop._combined_loader is None else loop._combined_loader.flattened, loop._max_batches
         if len(loaders) == 1 and self._divides(loaders[0]):
@@ -308,7 +308,7 @@ class TrainerState:
         self._trainer = trainer
         self._left_out: set[str] = set()
         self.began = False
-        """Whether training has begun. From then on the Trainer's own state is newer than a restored one."""
+        """Whether training has begun. After that, the Trainer's own state is newer than a restored state."""
 
     def state_dict(self) -> dict[str, Any]:
         trainer, loop = self._trainer, self._trainer.fit_loop.epoch_loop

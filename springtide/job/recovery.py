@@ -122,7 +122,7 @@ class RestorePoint:
     written one of its own.
     """
     placed: bool = False
-    """True if servers have got their slots. Before they get slots, servers have no rows."""
+    """True if servers have got their slots. Before servers get slots, they have no rows."""
     lost: dict[int, int] = field(default_factory=dict)
     """Number of losses of each server, by rank."""
     begun_anew: int = 0

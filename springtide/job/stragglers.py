@@ -167,8 +167,8 @@ class LeaseCut(NamedTuple):
 def level_leases(
     holdings: Sequence[LeaseLoad], paces: Mapping[int, float], alive: Sequence[int]
 ) -> tuple[LeaseCut, ...]:
-    """Choose the leases to shorten. Call this function only when no data is left to lease. Before that, fast workers
-    simply lease more data.
+    """Choose the leases to shorten. Call this function only when no data is left to lease. While data is left, fast
+    workers simply lease more data.
 
     If workers shared the remaining samples in proportion to their pace, all would finish at the same time. A worker
     that would finish later than this common end, by more than the margin, keeps only the samples that it can train by

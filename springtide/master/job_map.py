@@ -1,4 +1,6 @@
-"""Builds a `JobMap`: where every slot, shard and partition of a job is. Only an open dashboard asks for it."""
+"""Builds a `JobMap`: where every slot, shard and partition of a job is. The master builds a job map only for an open
+dashboard.
+"""
 
 from springtide.master.core.context import MasterContext
 from springtide.master.parts import MasterParts

@@ -1,2 +1,3 @@
-"""The parameter server process: slots, migration, checkpoints, mirrors, restore. On the path of a sample, it is the
-last stop."""
+"""The parameter server process: slots, migration, checkpoints, mirrors, restore. The server is the last stop on the
+path of a sample.
+"""

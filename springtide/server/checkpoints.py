@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 BUSY_SHARE = 0.25  # share of one CPU that saving may use while no role waits for the checkpoint
 REST_S = 0.002  # shortest sleep in seconds; shorter sleeps are added up until they reach this length
-WHOLE = sys.maxsize  # bytes per piece while somebody waits for the checkpoint: no limit
+WHOLE = sys.maxsize  # bytes per piece while a role waits for the checkpoint: no limit
 # most increments after a full image; each slot adds 0 to 7 to this number, so that full images are spread over time
 MOST_LINKS = 8
 
@@ -69,8 +69,9 @@ class SlotSaver:
         sweep: Callable[[Collection[str], int], object] | None = None,
         rest: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Create the saver. `node` is set if the folder is on a local disk. In this case, `sweep` deletes unneeded
-        files."""
+        """Create the saver. `node` is set if the folder is on a local disk. On a local disk, `sweep` deletes unneeded
+        files.
+        """
         self._role, self._folder, self._life, self._run, self._rest = role, folder, life, run, rest
         self._mirror, self._node = mirror, node
         self._home = life.rpartition(".")[0] if mirror or node else ""

@@ -37,7 +37,7 @@ from springtide.telemetry.progress import ProgressPoint
 log = logging.getLogger(__name__)
 EVERY_S = 5.0  # seconds between two looks at the recorded progress
 LATER = 12  # after a failure, the tracker is tried again after this many looks
-MOST_TOLD = 300  # characters of an error that the user is told; the log of the tracker has all of it
+MOST_TOLD = 300  # characters of an error to show to the user; the log of the tracker has the whole error
 PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
 TITLES = {"tensorboard": "TensorBoard", "wandb": "Weights & Biases", "mlflow": "MLflow"}
 MLFLOW_ENDINGS = {JobPhase.FINISHED: "FINISHED", JobPhase.STOPPED: "KILLED", JobPhase.FAILED: "FAILED"}

@@ -1,7 +1,7 @@
 """Explains why the GPU has no memory left: what uses the memory, and what to do.
 
-In: the models that `job.prepare` has prepared (worker/setup.py). Out: one sentence for the error of a script, which
-worker/error_summary.py adds to it.
+In: the models that `job.prepare` has prepared (worker/setup.py). Out: one sentence, which worker/error_summary.py adds
+to the error of a script.
 """
 
 import re
@@ -34,7 +34,7 @@ ASKED = re.compile(r"Tried to allocate ([\d.]+ \w+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
-    """Bytes of one GPU, by what uses them."""
+    """Bytes of one GPU, divided by their use."""
 
     total: int
     rows: int

@@ -1,7 +1,8 @@
 """Readers of public data sets in text files: Criteo, Avazu and MovieLens.
 
-In: a file, a folder, a pattern or a list of them. Out: a `ColumnDataset` (data/files/dataset.py), whose batches are
-`ClickBatch` or `PairBatch` with labels. A hash turns categories into 64-bit ids, and a missing category gets id 0.
+In: a file, a folder, a pattern, or a list of files, folders and patterns. Out: a `ColumnDataset`
+(data/files/dataset.py), whose batches are `ClickBatch` or `PairBatch` with labels. A hash turns categories into 64-bit
+ids, and a missing category gets id 0.
 """
 
 import functools

@@ -14,7 +14,9 @@ from springtide import errors
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Lines that take the place of one line of the program. To insert lines, repeat the line as the last of them."""
+    """Lines that take the place of one line of the program. To insert lines, repeat the replaced line as the last of
+    these lines.
+    """
 
     line: str
     """Start of the line, without its indent. Exactly one line of the program begins with this text."""

@@ -106,8 +106,8 @@ class BrainService:
                 return Ok()
 
     async def rounds(self, gather_s: float = GATHER_S) -> None:
-        """Decide in rounds. Before each round, the service waits about as long as the last round took. In this time it
-        reads messages.
+        """Decide in rounds. Before each round, the service waits about as long as the last round took. In this time,
+        the service reads messages.
         """
         while True:
             await self._asked.wait()

@@ -31,7 +31,9 @@ Read = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded state. The tensors of the returned state belong to the caller, so no later save changes them."""
+    """A loaded state. The tensors of the returned state belong to the caller, so later saves do not change these
+    tensors.
+    """
 
     step: int
     state: Any

@@ -190,7 +190,7 @@ def publish(place: FileStore, manifest: Manifest) -> None:
 def drop_unneeded(place: FileStore, kept: Collection[Manifest], *, given_up: int = 0, only_run: str = "") -> list[str]:
     """Remove older manifests, then files that no kept manifest names. Return the removed names.
 
-    Files newer than the newest manifest in `kept` stay, because a server is still writing them. Files up to the
+    Files newer than the newest manifest in `kept` stay, because a server is still writing these files. Files up to the
     abandoned checkpoint with the number `given_up` are removed. If another run now owns the folder, `only_run` is the
     id of this run, and the function removes only segment files of this run.
     """
@@ -285,8 +285,8 @@ class SegmentWriter:
 
 
 def leave_room(file: int) -> None:
-    """Raise a disk-full error before the disk is full, because the job's journal may be on it. A job fails without its
-    journal, but continues without a checkpoint.
+    """Raise a disk-full error before the disk is full, because the job's journal may be on the same disk. A job fails
+    without its journal, but continues without a checkpoint.
     """
     disk = os.fstatvfs(file)
     left = min(LEFT_FREE, OF_DISK * disk.f_blocks * disk.f_frsize)

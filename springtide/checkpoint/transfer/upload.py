@@ -227,7 +227,7 @@ def main(arguments: list[str]) -> int:
     end_when_silent(lambda why: msgspec.json.encode(Uploaded(error=why)).decode())
     try:
         done = run(arguments[0], arguments[1:])
-    except Exception as error:  # stores raise many kinds of errors; the master reports them
+    except Exception as error:  # stores raise many kinds of errors; the master reports all of them
         done = Uploaded(error=f"{type(error).__name__}: {error}")
     print(msgspec.json.encode(done).decode(), flush=True)
     return 1 if done.error else 0

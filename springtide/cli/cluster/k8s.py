@@ -104,8 +104,9 @@ def uninstall(
         bool, typer.Option("--definitions", help="Also delete all ElasticJobs and ScalePlans of the cluster.")
     ] = False,
 ) -> int:
-    """Remove Springtide: the operator, its rights and the brain. Running jobs continue, but no operator creates pods
-    for them."""
+    """Remove Springtide: the operator, its rights and the brain. Running jobs continue, but without the operator no
+    process creates pods for these jobs.
+    """
     plan = install_manifests.InstallPlan(
         image="-", namespace=namespace, only=only, database="-", brain_capacity="-", brain_files={"-": b""}
     )

@@ -52,6 +52,6 @@ class LiveView(PlainView):
         self._console.print(Text(redact(line)), soft_wrap=True)
 
     def relay(self) -> None:
-        """Print the script's new lines as they are. The terminal itself wraps long ones."""
+        """Print the script's new lines as they are. The terminal itself wraps long lines."""
         if lines := self._follow.lines():
             self._console.print(Text.from_ansi("\n".join(lines)), soft_wrap=True)

@@ -28,7 +28,7 @@ from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import progress
 
 POLL_S = 0.5
-STORY_S = 2.0  # seconds between two readings of the events, for the views that show them
+STORY_S = 2.0  # seconds between two readings of the events, for views that show events
 LOOK_S = 0.25  # seconds after which the view notices new data or another size of the terminal
 LINE_EVERY_S = 2.0
 SPANS: tuple[float | None, ...] = (600.0, 3600.0, None)

@@ -36,7 +36,7 @@ Make = Callable[..., Any]
 
 
 class ColumnDataset(data.Dataset[Any]):
-    """Rows of files or of a frame. `batch(indices)` returns the entries as tensors, and the label if there is one.
+    """Rows of files or of a frame. `batch(indices)` returns the entries as tensors, with the label if the data has one.
 
     The data set holds the decoded row groups that it used last, at most `shuffle_groups`.
     """
@@ -157,7 +157,7 @@ def read_parquet(
     floats: columns to read as float32, by name; or {"dense": ["price", "age"]} for a matrix. Missing values are NaN.
     ids: columns to read as int64 ids, in the same form. Texts are hashed, and missing ones are 0. Lists are padded
         with 0. Without `floats` and `ids`, all columns except the label are read, by their types.
-    buckets: range of the ids of a column, {"site": 100_000}, or of all. Hashes integers too.
+    buckets: range of the ids of a column, {"site": 100_000}, or of all id columns. Hashes integers too.
     lists: separators of lists that are written as texts, {"genres": "|"}.
     make: class of a batch's x, called with the entries as keyword arguments; a dict by default.
     shuffle_groups: row groups that are shuffled together. A process holds at most this many decoded row groups.

@@ -1,6 +1,6 @@
 """Pure. The hash that turns strings and integers into 64-bit ids, published for serving in docs/how-to/data-on-disk.md.
 
-In: strings, bytes, integers or missing values. Out: int64 ids; 0 for missing values, never for others.
+In: strings, bytes, integers or missing values. Out: int64 ids; only missing values have the id 0.
 """
 
 from typing import Any

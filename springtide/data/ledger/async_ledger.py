@@ -128,7 +128,7 @@ class ReportEffect(NamedTuple):
     """Effect of a holder's report."""
 
     held: bool
-    """False if the reporting worker does not hold the lease. In this case, the report changed nothing."""
+    """False if the reporting worker does not hold the lease. If False, the report changed nothing."""
     samples: int = 0
     """Number of newly trained samples."""
     freed: bool = False
@@ -398,7 +398,7 @@ class AsyncLedger(SharedLedger):
 
     @property
     def tries(self) -> int:
-        """Number of failed reads of ranges that nobody has read yet."""
+        """Number of failed reads of ranges that no worker has read yet."""
         return sum(len(tried) for of_shard in self.failures.values() for tried in of_shard.values())
 
     def totals(self) -> Totals:

@@ -245,7 +245,7 @@ class JobLedger(Passes):
         """Assign partitions, by shard, to ranks. If a different rank holds one of these partitions, that rank returns
         the partition. Return the number of changed owners.
 
-        A fenced rank that has not returned gets no partition, because it would never read it.
+        A fenced rank that has not returned gets no partition, because it would never read the partition.
         """
         reassigned = 0
         for shard, rank in owners:

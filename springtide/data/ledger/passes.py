@@ -157,8 +157,9 @@ class HolderRegistry:
     living: dict[int, int] = field(default_factory=dict)
     """Highest incarnation of each rank that has called the ledger."""
     fenced: dict[int, int] = field(default_factory=dict)
-    """Highest fenced incarnation of each rank. The ledger ignores the calls of a fenced incarnation and of earlier
-    ones."""
+    """Highest fenced incarnation of each rank. The ledger ignores calls of a fenced incarnation and of all earlier
+    incarnations.
+    """
     halvings: dict[int, int] = field(default_factory=dict)
     """How many times each slow rank's lease size is halved, by rank."""
     trained: dict[int, int] = field(default_factory=dict)

@@ -41,7 +41,7 @@ class Partition:
     owner: int | None = None
     """Rank to which the partition is assigned; None if any rank with room may lease it."""
     failed_at: int = -1
-    """The last offset that could not be read, and the number of tries to read it."""
+    """The last unreadable offset, and the number of tries to read it."""
     tries: int = 0
 
     @property
@@ -52,7 +52,7 @@ class Partition:
         self.waiting = join_spans([*self.waiting, span])
 
     def end_at(self, end: int) -> None:
-        """Set the final end, and drop all offsets beyond it."""
+        """Set the final end of the stream, and drop all offsets beyond this end."""
         self.end = end
         self.waiting = [Span(first, min(until, end)) for first, until in self.waiting if first < end]
 
@@ -315,7 +315,7 @@ class StreamLedger(SharedLedger):
 
     @property
     def tries(self) -> int:
-        """Number of failed reads of offsets that nobody has read yet."""
+        """Number of failed reads of offsets that no worker has read yet."""
         return sum(partition.tries for partition in self.partitions.values())
 
     def totals(self) -> Totals:

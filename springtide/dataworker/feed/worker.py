@@ -105,7 +105,7 @@ class _Trainer:
 
 
 class _StageRunner:
-    """Runs a stage of a pipeline, after the earlier stages if no other data worker runs those."""
+    """Runs a stage of a pipeline. If no other data worker runs the earlier stages, this data worker runs them first."""
 
     def __init__(self, pipeline: Pipeline, stage: int, seed: int, before: WorkerConnections | None) -> None:
         self._pipeline, self._stage, self._seed, self._before = pipeline, stage, seed, before

@@ -157,7 +157,7 @@ class WorkerSupervisor:
 
     @property
     def deaths(self) -> int:
-        """Number of data workers that ended although nobody asked them to end."""
+        """Number of data workers that ended although the supervisor did not ask them to end."""
         return self._roster.deaths
 
     @property

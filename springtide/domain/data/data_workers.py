@@ -185,7 +185,7 @@ def spread(count: int, cpu: float | None, stages: int) -> tuple[StageTarget, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedShare:
-    """Report of a job that tunes its data workers. The allocator that divides cores among jobs reads it."""
+    """Report of a job that tunes its data workers. The allocator that divides cores among jobs reads this report."""
 
     trainers: int
     speed: float

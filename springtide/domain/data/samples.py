@@ -76,8 +76,8 @@ class DatasetCard:
     """Checksum of the data set's row groups (`data.shards.RowGroups`), which determine the order of an epoch."""
 
     stream: StreamCard | None = None
-    """The stream, if the data set is one. The stream's partitions are the shards (`data.ledger.stream_ledger`), and
-    `samples` is unused.
+    """The stream, if the data set is a stream. The stream's partitions are the shards (`data.ledger.stream_ledger`),
+    and `samples` is unused.
     """
 
     @property

@@ -102,8 +102,9 @@ class StragglerRules:
     window_s: float = 20.0
     """Seconds over which the speed of workers is measured."""
     every_s: float = 15.0
-    """Seconds between two decisions. With this interval and window, a straggler's leases are halved after well under a
-    minute."""
+    """Seconds between two decisions. With this interval and the default window, a straggler's leases are halved after
+    well under a minute.
+    """
     deviations: float = 3.0
     """A worker is a straggler if its speed is this many deviations below its peers' median. A value of 3 ignores the
     normal spread."""

@@ -113,7 +113,7 @@ def as_ids(ids: torch.Tensor, who: str, table: ServedTable | None = None) -> tor
 def device_call(
     feature: LookupFeature, ids: torch.Tensor, bags: tuple[int, int], shape: tuple[int, ...], **options: Any
 ) -> DeviceCall:
-    """Build a lookup of rows in device memory. `bags` has the number of bags, and the number of ids in each."""
+    """Build a lookup of rows in device memory. `bags` has the number of bags, and the number of ids in each bag."""
     if ids.dim() == 2 and bags == ids.shape:
         strides = (ids.stride(0), ids.stride(1))
     else:

@@ -376,7 +376,9 @@ def bag_gradients(grads: Sequence[torch.Tensor | None], bags: Sequence[int], dim
 
 
 def _matrices(grads: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-    """Return gradients as float32 rows. Gradients are usually alike, so the first gradient decides for all."""
+    """Return gradients as float32 rows. Usually all gradients are float32 rows with the same stride, so a comparison
+    with the first one suffices.
+    """
     first = grads[0]
     if first is not None and first.dim() == 2 and first.stride(1) == 1 and first.dtype == torch.float32:
         stride, kind = first.stride(), first.dtype

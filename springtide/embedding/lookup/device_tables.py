@@ -72,7 +72,7 @@ class DeviceTables:
         self._of_servers, self._permitted = of_servers, permitted
         self._most_bytes, self._most_share = most_bytes, most_share
         self.layouts: dict[Any, Any] = {}
-        """Layouts of lookups. device_lookup.py fills it."""
+        """Layouts of lookups. device_lookup.py adds the layouts."""
         self._waiting = list(tables)
         self._pushes = 0
         self._arenas: dict[Any, Arena] = {}

@@ -98,8 +98,8 @@ def _apply(view: tuple[Any, ...], leaf: Any) -> Any:
 
 
 def find(batch: Any, ids: Any) -> Route | None:
-    """Return the route to these ids. Return None if the ids are not a view of any leaf. In this case the model computed
-    the ids.
+    """Return the route to these ids. Return None if the ids are not a view of any leaf. The model has then computed the
+    ids.
     """
     wanted = key_of(ids)
     for path, leaf in leaves(batch):

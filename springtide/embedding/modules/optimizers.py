@@ -129,7 +129,8 @@ def spec_of(optimizer: torch.optim.Optimizer, group: Group) -> tables.OptimSpec:
 
 def table_spec_of(optimizer: torch.optim.Optimizer, group: Group, *, sparse: bool) -> tables.OptimSpec:
     """Return the kernel for the tables of a parameter group. `sparse`: True if plain PyTorch would make sparse
-    gradients for them."""
+    gradients for these tables.
+    """
     kernel, rowwise = KERNELS.get(type(optimizer)), _rowwise_name(optimizer, group)
     if rowwise:
         kernel = _rowwise_adagrad if sparse or rowwise == "RowWiseAdagrad" else _adagrad

@@ -137,7 +137,7 @@ def units_within(budget_s: float, history: Sequence[ScheduleTime], *, most: int,
     """Return how many units, from `least` to `most`, keep the next schedule within `budget_s`.
 
     Without a history the result is `most`, so that the first schedules show their cost. The time is assumed
-    proportional to the units, until schedules with different numbers of units correct this.
+    proportional to the units, until schedules with different numbers of units show otherwise.
     """
     recent = history[-MEMORY:]
     if not recent:

@@ -190,7 +190,9 @@ def _exited(state: JobCore, ended: RoleExit, at: float) -> list[actions.JobActio
 
 
 def _unplaced(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.JobAction]:
-    """Continue with fewer data workers, or cancel a replacement, because no host has resources for this one."""
+    """Continue with fewer data workers, or cancel a replacement, because no host has resources for the new data
+    worker.
+    """
     _fence(node, str(ended), at)
     own = state.feeding
     stages = max(1, len(own.stages))

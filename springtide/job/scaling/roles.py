@@ -83,7 +83,7 @@ ServerChange = events.ServersScaled | events.ServerReplaced
 
 
 def change_servers(state: JobCore, event: ServerChange, at: float) -> Reasoned:
-    """Change the number of servers, or replace one. Raise BadInput if the change is impossible at present."""
+    """Change the number of servers, or replace one server. Raise BadInput if the change is impossible at present."""
     state.refuse_if_draining()
     if not state.safety.placed:
         raise errors.BadInput(f"job {state.spec.name} is starting: its servers are not ready yet; try again")

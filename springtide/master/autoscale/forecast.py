@@ -30,8 +30,9 @@ PATIENCE_S = 2.0  # seconds that a decision waits for a forecaster of a user
 
 
 class JobForecaster:
-    """Forecaster of one job. A user's own forecaster runs in a thread. If that forecaster fails or is slow, the default
-    forecaster answers."""
+    """Forecaster of one job. A user's own forecaster runs in a thread. If the user's forecaster fails or is slow, the
+    default forecaster answers.
+    """
 
     def __init__(self, name: str = "default", *, patience_s: float = PATIENCE_S) -> None:
         self._name, self._patience_s, self._forecast = name, patience_s, forecasters.load(name)

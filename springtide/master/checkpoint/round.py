@@ -312,7 +312,7 @@ class CheckpointStore:
         return self.check_slots(record, owners)
 
     def check_slots(self, record: JobRecord, owners: Mapping[int, str]) -> Manifest | str | None:
-        """Check whether every slot is written. If slots have moved meanwhile, order their present owners to save
+        """Check whether every slot is written. If slots have moved since the order, order their present owners to save
         them. If slots were moving, order the present owners of these slots to save them.
 
         The result is consistent, because the ledger's note is older than every slot image.

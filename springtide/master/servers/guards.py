@@ -26,8 +26,8 @@ from springtide.rpc.messages.types import MemberReport
 
 log = logging.getLogger(__name__)
 
-# most measurements of table growth. When there are more, every second measurement is dropped, so that the rest still
-# covers the whole job.
+# most measurements of table growth. When there are more measurements, every second one is dropped, so that the rest
+# still covers the whole job.
 POINTS = 120
 # shortest interval, in seconds, between two reports that are compared; over a shorter interval, a short delay looks
 # like a slow machine

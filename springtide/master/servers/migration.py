@@ -61,7 +61,8 @@ class SlotLoads:
 
 class GoalNews:
     """Event that ends the wait of held heartbeats of servers. A new goal, a returned server or the end of the job sets
-    it."""
+    this event.
+    """
 
     def __init__(self, record: JobRecord) -> None:
         self._record, self._changed = record, ChangeSignal()
@@ -301,7 +302,7 @@ class SlotMigration:
             moves = await asyncio.get_running_loop().run_in_executor(thread, placement.moves, owners, servers, load)
         finally:
             thread.shutdown(wait=False)
-        # if a server was lost meanwhile, the next tick plans again without it
+        # if a server was lost since then, the next tick plans again without it
         if nodes.staying_servers(self._record.state.nodes) == stay:
             self._planned_for, self._again = stay, False
             self._begin(moves, servers, owners, load)

@@ -89,8 +89,8 @@ class ServerRecovery:
 
     async def _manifest_of(self, report: messages.ServerReady) -> Manifest:
         """Return the manifest that a server restored. If the manifest was deleted meanwhile, another server must have
-        restored an older checkpoint. In this case, return the manifest of the older checkpoint, whose note is valid for
-        both servers.
+        restored an older checkpoint. Then return the manifest of the older checkpoint, whose note is valid for both
+        servers.
         """
         try:
             return await read_manifest(report.source, report.restored, self._lineage)

@@ -39,8 +39,8 @@ class HorizonPrices:
     change: float
     """Cost of one change, in worker-steps."""
     again: float = np.inf
-    """In any scenario, a plan's cost counts as at most this many worker-steps above the cost of the best plan for
-    the scenario. The reason: once the job recognizes the scenario, it switches to the best plan for it.
+    """In any scenario, a plan's cost counts as at most this many worker-steps above the cost of the best plan for the
+    scenario. The reason: once the job recognizes the scenario, it switches to the scenario's best plan.
     """
     known: int = 0
     """Number of steps after which the real scenario is known."""

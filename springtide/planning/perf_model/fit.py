@@ -290,8 +290,8 @@ def solve(problem: LeastSquares) -> LeastSquaresSolution:
 
 
 def _felt(problem: LeastSquares, residuals: Array) -> Array:
-    """Return the residuals, 0 for missing rows. If cores limited a row, it is no error that the measured speed is
-    below the equations.
+    """Return the residuals, 0 for missing rows. If cores limited a row, a measured speed below the equations is no
+    error.
     """
     felt: Array = numpy.where((problem.bound > 0) & (residuals < 0), 0.0, residuals)
     return felt

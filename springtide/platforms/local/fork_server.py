@@ -125,8 +125,9 @@ class ForkServerClient:
         return self._ready
 
     def _common(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that a fork inherits from the fork server. The variables must match, because imported
-        modules may have read them."""
+        """Return the variables that a fork inherits from the fork server. These variables must match, because imported
+        modules may have read them.
+        """
         ours, others = config.PREFIX, self._besides
         return {name: value for name, value in environment.items() if not name.startswith(ours) and name not in others}
 

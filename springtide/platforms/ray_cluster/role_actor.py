@@ -136,7 +136,7 @@ class RoleActor:
             await asyncio.sleep(1.0)
         self._print(f"this role ends, because the job's steward has not called for {LONELY_S:g} s")
         self._close()
-        os.kill(os.getpid(), signal.SIGKILL)  # a detached actor that nobody calls has no other way to end itself
+        os.kill(os.getpid(), signal.SIGKILL)  # a detached actor without callers has no other way to end itself
 
     def _close(self) -> None:
         if self._platform is not None:

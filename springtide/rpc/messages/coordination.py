@@ -38,7 +38,7 @@ class GroupReply(Reply, frozen=True):
     resting: tuple[int, ...] = ()
     """Ranks whose scripts have ended, so that these ranks make no more steps."""
     over: bool = False
-    """True if the receiver is no longer a member. The group continues without this worker, or not at all."""
+    """True if the receiver is no longer a member. The group continues without this worker, or ends."""
     at_rest: bool = False
     """True if no rank is in the middle of a step, so that all trained ranks have completed the same step."""
     restored: bool = False
@@ -150,7 +150,7 @@ class GatherRequest(Request, frozen=True):
 
 
 class GatherReply(Reply, frozen=True):
-    """Values of all workers that took part, by rank. Every worker gets the same."""
+    """Values of all workers that took part, by rank. Every worker gets the same values."""
 
     values: dict[int, bytes]
 

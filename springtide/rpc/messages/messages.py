@@ -315,10 +315,11 @@ class WorkerWelcome(Reply, frozen=True):
     """The job's secret, for the data plane. The master never sends it: the worker's link reads it from a file.
     """
     certificates: str = ""
-    """Folder with this worker's certificates, in a job with TLS. The master never sends it: the worker's link sets
-    it."""
+    """Folder with this worker's certificates, in a job with TLS. The worker's link sets this field; the master never
+    sends it.
+    """
     host: str = ""
-    """Address at which the worker itself listens. The master never sends it: the worker's link sets it."""
+    """Address at which the worker itself listens. The worker's link sets this field; the master never sends it."""
 
 
 class PlaceReply(Reply, frozen=True):

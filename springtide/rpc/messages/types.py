@@ -297,7 +297,7 @@ class SlotGoal(RpcMessage, frozen=True):
     hurry: bool = False
     """True if the job waits for these slots. The server then gives the handover priority over requests."""
     leave: bool = False
-    """True if the server must leave. The server then accepts no more slots, and reports this."""
+    """True if the server must leave. After this order, the server accepts no more slots, and reports this."""
 
 
 class SlotHoldings(RpcMessage, frozen=True):

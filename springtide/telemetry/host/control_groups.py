@@ -60,7 +60,8 @@ class GroupV1(_GroupFolders):
 
     def can_hold(self, limits: ProcessLimits) -> bool:
         """Return True if the group has the controllers for these limits. A group that only counts CPU time cannot limit
-        it."""
+        CPU time.
+        """
         wanted = {"cpu": limits.cpu, "memory": limits.memory}
         return all(name in self._folder_of or limit is None for name, limit in wanted.items())
 

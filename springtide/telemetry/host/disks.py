@@ -1,7 +1,7 @@
 """Chooses SQLite's journal mode by the file system, and checks that a folder accepts files.
 
 SQLite's WAL mode has its index in shared memory. On a network file system, processes on two machines would therefore
-corrupt the database. On such file systems, SQLite uses the rollback journal. The check writes a file, so it also
+corrupt the database. On network file systems, SQLite uses the rollback journal. The check writes a file, so it also
 detects quotas and failing disks.
 """
 

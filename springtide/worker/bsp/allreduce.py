@@ -20,7 +20,7 @@ from springtide.worker.link.clients import GroupClient
 from springtide.worker.link.optimizer import set_option
 
 MEETING = datetime.timedelta(seconds=60)  # a rank that does not connect within this time counts as dead
-# A rank that does not take part within this time counts as dead. A step takes only a fraction of it.
+# A rank that does not take part within this time counts as dead. A step takes only a fraction of this time.
 TIMEOUT = datetime.timedelta(minutes=5)
 DIGITS = 4  # bytes of a digest; for up to 128 ranks, the sum of a byte's squares is exact in float32
 FLAGS = ("flush", "empty", "last", "go", "stop", "paper")

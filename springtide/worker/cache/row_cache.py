@@ -26,7 +26,7 @@ from springtide.worker.bsp.group import GroupPlace
 from springtide.worker.input.batch_plan import AllottedBatch
 
 Parcel = tuple[int, NDArray[np.float32]]
-"""Rank of the peer, and the floats that are sent to it or received from it."""
+"""Rank of the peer, and the floats that this rank sends to the peer or receives from it."""
 
 
 class Planner:
@@ -257,8 +257,8 @@ class StaleRowCache:
 
 
 def for_async(rules: CacheRules, *, max_staleness: int | None) -> StaleRowCache | None:
-    """Return a cache if the user gave a size; otherwise return None. Only bsp groups measure whether a cache is worth
-    it.
+    """Return a cache if the user gave a size; otherwise return None. Without a given size, only bsp groups measure
+    whether a cache is worth its cost.
     """
     if rules.auto or rules.off:
         return None

@@ -1,8 +1,8 @@
 """Tracks a worker's position in the epochs of its script, across restarts: `job.epochs` and loops over `batches`.
 
 In: the script starts an epoch or a loop. Out: the number of the loop, and whether an earlier incarnation has finished
-it. The worker reports the start of every epoch and loop, with the states of the script's objects, before it trains the
-first batch. Design: docs/design/epochs.md.
+this loop. The worker reports the start of every epoch and loop, with the states of the script's objects, before it
+trains the first batch. Design: docs/design/epochs.md.
 """
 
 import logging

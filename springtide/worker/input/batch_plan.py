@@ -156,7 +156,7 @@ def count_batches(samples: int, batch_size: int, *, workers: int = 1, in_step: b
     """Return the number of batches of an epoch for a worker.
 
     The number is exact for one worker, and for a bsp group (`in_step`) whose workers take a part of every batch. If
-    workers share the batches, or the `unit`s of each batch, it is a fair share, rounded up.
+    workers share the batches, or the `unit`s of each batch, the number is a fair share, rounded up.
     """
     full, rest = divmod(samples, batch_size)
     if not in_step:

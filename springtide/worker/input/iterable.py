@@ -4,7 +4,7 @@ of a group.
 Async (`leased`): the n-th mini-batch of an iteration has position n on every worker, and leases cover positions. Bsp
 (`IterableRounds`): every rank reads rounds that have one mini-batch per rank. A schedule may distribute a round's
 samples differently. In both modes, every iteration must yield the same samples in the same order. Springtide cannot
-verify this.
+verify this rule.
 """
 
 import dataclasses

@@ -38,7 +38,7 @@ class DirectLeases:
         """Request leases ahead of need, after the loop has claimed `samples`."""
 
     def close(self) -> None:
-        """Tell the thread to end, and do not wait for it."""
+        """Tell the thread to end, without waiting for the end."""
 
 
 def open_leases(client: LeaseClient, *, direct: bool) -> DirectLeases:

@@ -139,7 +139,9 @@ class LeaseTracker:
             ]
 
     def claim_run(self, tail: LeaseTail, end: int) -> BatchClaim | None:
-        """Claim the batch from `tail.begin` to `end` of a partition. Return None if the lease no longer covers it."""
+        """Claim the batch from `tail.begin` to `end` of a partition. Return None if the lease no longer covers these
+        offsets.
+        """
         with self._lock:
             held = self._held.get(LeaseKey(tail.grant.shard, tail.grant.first))
             if held is None or held.claimed != tail.begin or not held.claimed < end <= held.end:
@@ -256,7 +258,7 @@ class LeaseTracker:
             return LeaseReport(tuple(held.progress for held in self._held.values()), tuple(self._failures), self.era)
 
     def on_reported(self, report: LeaseReport) -> None:
-        """Forget the leases that are done according to this report, because the master has received it."""
+        """Forget the leases that are done according to this report, because the master has received the report."""
         with self._lock:
             if report.era != self.era:
                 return

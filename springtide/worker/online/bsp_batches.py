@@ -35,7 +35,7 @@ from springtide.worker.online.usage_report import StreamMeter
 from springtide.worker.step.step import StepListener
 
 log = logging.getLogger(__name__)
-# number of recent batches to keep: the current batch, the next, the one that is being read, and one in reserve
+# number of recent batches to keep: the current batch, the next batch, the batch that is being read, and one in reserve
 KEPT = 4
 POLL_S = 0.2  # seconds between two checks for the end of the job, while expected records do not arrive
 
@@ -232,8 +232,9 @@ class BspStreamFeed(StepListener):
 def order_of(
     claim: BatchClaim, count: int, *, share: float, whole: Indices | None = None, places: Indices | None = None
 ) -> BatchOrder:
-    """Return the order of `count` records of a batch. If the ranks share the batch, these are the records at `places`
-    of `whole`."""
+    """Return the order of `count` records of a batch. If the ranks share the batch, the order contains the records at
+    `places` of `whole`.
+    """
     ranges = (SampleRange(epoch=0, shard=claim.shard, first=claim.begin, count=count),)
     indices = PAUSE.indices if whole is None or places is None else whole[places]
     return BatchOrder(indices=indices, ranges=ranges, share=share, claim=claim, whole=whole, places=places)

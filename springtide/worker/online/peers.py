@@ -377,7 +377,8 @@ def open_unit(
     to_master: MasterLink, welcome: WorkerWelcome, *, strategy: str = "advanced", queue: tuple[int, int] | None = None
 ) -> ShuffleUnit:
     """Create the shuffle unit, which works until `ShuffleUnit.close`. With the strategy "none", or without a cluster,
-    it is a plain queue."""
+    the unit is a plain queue.
+    """
     chosen = strategy if any(welcome.servers) else "none"
     unit = ShuffleUnit(
         to_master.leases.tracker, strategy=chosen, queue=queue, seed=welcome.spec.seed * 65537 + welcome.rank

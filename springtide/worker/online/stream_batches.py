@@ -126,8 +126,9 @@ class StreamFeed(StepListener):
         self._stream.close()
 
     def row_clock(self) -> int:
-        """Return the event time of the stream in seconds, up to the loop's batch. The age of rows is measured with
-        it."""
+        """Return the event time of the stream in seconds, up to the loop's batch. The job measures the age of rows by
+        this time.
+        """
         return self._making.event_s
 
     def _read_out(self) -> bool:

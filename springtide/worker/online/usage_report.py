@@ -114,7 +114,7 @@ class StreamMeter:
         """Record what was read: the append times of the oldest unclaimed records, and the ends of partitions."""
         with self._lock:
             self._oldest = oldest
-            self._ends |= ends  # if nobody reads a partition, it keeps its last known end
+            self._ends |= ends  # if no worker reads a partition, the partition keeps its last known end
 
     def waits(self, idle: bool, records: int = 0) -> None:
         """Record that the loop is idle, or begins a batch of `records` records. The previous batch is then done."""

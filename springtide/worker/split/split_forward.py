@@ -1,8 +1,8 @@
 """Runs a model's forward(), and answers its moved torch calls with the results of data workers.
 
 The results are used in training mode, if the loop calls the model with the unmodified leaves of the current batch. This
-worker computes all other calls of the model itself. If a torch call differs from the split, this is detected
-(dataworker/split/program/call_replay.py). This worker also computes some of the batches itself and compares.
+worker computes all other calls of the model itself. If a torch call differs from the split, the worker detects the
+difference (dataworker/split/program/call_replay.py). This worker also computes some of the batches itself and compares.
 """
 
 import logging

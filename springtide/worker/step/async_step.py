@@ -106,7 +106,7 @@ class AsyncStep(TrainingStep):
             self._forget_gradients()
 
     def _enter(self) -> None:
-        """Wait until this worker may read values. Several batches that are summed in one push count as one."""
+        """Wait until this worker may read values. Several batches that are summed in one push count as one batch."""
         if self._max_staleness is not None and not self._entered:
             self._context.link.group.enter(self._max_staleness)
             self._entered = True

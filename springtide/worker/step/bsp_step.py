@@ -270,7 +270,7 @@ class BspStep(TrainingStep):
         if self._unconfirmed is not None:
             number, pending = self._unconfirmed
             self._unconfirmed = None
-            pending.wait()  # then the step is complete, because no other rank has a part of it
+            pending.wait()  # then the step is complete, because no other rank has a part of this step
             self._apply(number)
 
     def _form_anew(self, batches: PushBatches, *, empty: bool) -> bool:

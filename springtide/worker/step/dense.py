@@ -1,7 +1,8 @@
 """Dense parameters: on servers in an async job, in this process in a bsp group or without a cluster.
 
-On servers, they are split into chunks, pushed with the tables' gradients, and pulled a step later. In this process,
-the user's optimizer updates them after the group's all-reduce. In: calls of the step, when the loop has stepped.
+On servers, dense parameters are split into chunks, pushed with the tables' gradients, and pulled a step later. In this
+process, the user's optimizer updates the parameters after the group's all-reduce. In: calls of the step, when the loop
+has stepped.
 Next: step.py.
 """
 
@@ -234,8 +235,9 @@ class ServedDense:
         bounded: bool,
         still: Sequence[DenseSlot],
     ) -> None:
-        """Create the parameters. With `bounded`, the step decides when values are read. Nobody trains the tensors in
-        `still`."""
+        """Create the parameters. With `bounded`, the step decides when values are read. No optimizer trains the tensors
+        in `still`.
+        """
         self._client = client
         self._bounded = bounded
         self.held, self.still = list(held), list(still)

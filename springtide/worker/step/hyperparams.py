@@ -117,7 +117,7 @@ class TableRates:
 
     def place_of(self, weight: nn.Parameter) -> tuple[torch.optim.Optimizer, int] | None:
         """Return the optimizer that trains a parameter, and the index of the parameter's group. Return None if no
-        optimizer trains it.
+        optimizer trains the parameter.
         """
         for optimizer in self.optimizers:
             for index, group in enumerate(optimizer.param_groups):

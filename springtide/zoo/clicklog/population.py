@@ -45,7 +45,7 @@ class LogSpec:
     taste: float = 0.9
     """Probability that a user takes the better match of two popular items; 0.5 means no preference."""
     click_rate: float = 0.25
-    """Share of clicks, with or without label noise. With drift, it is the share at the start of the log."""
+    """Share of clicks, with or without label noise. With drift, the value is the share at the start of the log."""
     conversion_rate: float = 0.1
     """Share of conversions among clicks."""
     label_noise: float = 0.0

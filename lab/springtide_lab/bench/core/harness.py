@@ -146,8 +146,8 @@ def track(label: str, items: Iterable[Item], *, total: int | None = None) -> Ite
 
 
 Measure = Callable[[], float | Mapping[str, float]]
-"""Function that measures one round and returns its figure, or several named figures. The benchmark compares the one
-named "figure".
+"""Function that measures one round and returns its figure, or several named figures. The benchmark compares the figure
+that is named "figure".
 """
 
 

@@ -309,7 +309,7 @@ def play(folder: pathlib.Path, *, peak: float, lasts_s: float) -> tuple[JobStatu
 
 
 def past(share: Callable[[float], float], peak: float, midnight: float, lasts_s: float) -> list[TrafficStep]:
-    """Return the history of the days before, as an earlier run would have stored it."""
+    """Return the traffic of the days before, as an earlier run would have stored it."""
     step_s = lasts_s / world.DAY
     return [
         TrafficStep(

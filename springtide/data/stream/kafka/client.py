@@ -148,7 +148,7 @@ class BrokerTrouble:
         self.code: int | None = None
 
     def note(self, code: int, text: str) -> None:
-        """Store a reason. Ignore "all brokers are down" if an earlier reason already explains it."""
+        """Store a reason. Ignore "all brokers are down" if an earlier error already explains it."""
         if self.code is None or code != KafkaError._ALL_BROKERS_DOWN:
             self.code, self.text = code, text
 

@@ -81,7 +81,9 @@ class LogReader:
         return _PartitionReader(folder, self._heads.rows[partition], self._room)
 
     def _sweep(self, most: int) -> list[Chunk]:
-        """Read each partition with new records once. Begin with the partition after the one that was read last."""
+        """Read each partition with new records once. Begin with the partition after the partition that was read
+        last.
+        """
         rows = self._heads.rows
         news = np.flatnonzero((rows[self._order, heads.END] > self._at) | (rows[self._order, heads.START] > self._at))
         if not len(news):

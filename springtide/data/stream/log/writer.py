@@ -126,7 +126,8 @@ class PartitionAppender:
 
     def _find_end(self) -> None:
         """Read the end of the partition from its files: the last complete append of the newest segment. Truncate
-        everything after it."""
+        everything after this append.
+        """
         known = layout.bases(self._folder)
         if not known:
             self._next_segment(int(self._row[heads.START]))

@@ -141,7 +141,7 @@ class TorchCall:
     view: bool = False
     """True if the result shares memory with an argument."""
     same_as: Term | None = None
-    """The argument that the call returned unchanged, if it did so."""
+    """The argument that the call returned unchanged; None if the call returned a new value."""
     free: bool = False
     """True if the call depends on no input. The trainer then runs the call itself, and recognises the result by its
     bits.

@@ -60,7 +60,7 @@ DESCRIBING = name_set(
     torch.is_tensor torch.is_inference
     """
 )
-"""Functions that read only metadata, no values. A tensor that was not sent can answer them."""
+"""Functions that read only metadata, no values. A tensor that was not sent can answer these functions."""
 UNMOVED = name_set(
     """
     torch.empty torch.empty_like torch.empty_strided torch.empty_permuted Tensor.new_empty Tensor.new_empty_strided

@@ -41,7 +41,7 @@ class JobObject:
     deleting: bool = False
     status: Mapping[str, Any] = field(default_factory=dict)
     fault: str = ""
-    """Reason why the current spec is invalid. In this case, `job` is the last valid spec."""
+    """Reason why the current spec is invalid. If the current spec is invalid, `job` is the last valid spec."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the ElasticJob that its pods get too."""
     annotations: Mapping[str, str] = field(default_factory=dict)
