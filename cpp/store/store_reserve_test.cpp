@@ -46,7 +46,7 @@ namespace springtide::store_reserve_test {
 
 namespace {
 
-constexpr uint32_t kMany = 128;
+constexpr uint32_t kMany = 64;  // as few slots as a store may have: the test creates hundreds of stores
 enum class Fault { allocation, arena };
 
 // A store of one kind, which is always created in the same way, and one push into it.
@@ -179,13 +179,13 @@ void survive(Fault fault, int64_t least) {
 
 // Keys that are all new.
 struct NewKeys : Scene {
-  NewKeys() { add_table(spec(0, 16, OptimKind::adagrad), 3000); }
+  NewKeys() { add_table(spec(0, 16, OptimKind::adagrad), 1500); }
 };
 
 // Half of the rows exist.
 struct SomeRows : Scene {
-  SomeRows() { add_table(spec(0, 16, OptimKind::adagrad), 3000); }
-  void prepare() override { push_some(1500, 0, 0); }
+  SomeRows() { add_table(spec(0, 16, OptimKind::adagrad), 1500); }
+  void prepare() override { push_some(750, 0, 0); }
 };
 
 // 16-bit weights, in slots with different histories.
@@ -193,13 +193,13 @@ struct HalfRows : Scene {
   HalfRows() {
     TableSpec half = spec(0, 33, OptimKind::adagrad);
     half.dtype = DType::bf16;
-    add_table(half, 2000);
+    add_table(half, 1000);
   }
   void prepare() override {
     std::vector<uint8_t> odd(kMany);
     for (uint32_t slot = 1; slot < kMany; slot += 2) odd[slot] = 1;
-    push_some(700, 0, 0);
-    push_some(900, 0, 1, odd);
+    push_some(350, 0, 0);
+    push_some(450, 0, 1, odd);
     for (uint32_t slot = 5; slot < kMany; slot += 16) store.clear_slot(slot);
   }
   OnceStats push() override {
@@ -220,16 +220,16 @@ struct Evictions : Scene {
     TableSpec small = spec(0, 2, OptimKind::sgd), old = spec(1, 2, OptimKind::sgd);
     small.capacity_rows = kMany * 4;
     old.ttl = 10;
-    add_table(small, 2000);
-    add_table(old, 1000);
+    add_table(small, 1000);
+    add_table(old, 500);
     TableSpec rare = spec(2, 2, OptimKind::sgd);
     rare.min_count = 2;
-    add_table(rare, 1000);
+    add_table(rare, 500);
   }
   void prepare() override {
     store.cut();
     Scene::push(0, 0, {}, 1);
-    push_some(2500, 0, 1, {}, 2);
+    push_some(1250, 0, 1, {}, 2);
     push_some(0, 0, 2, {}, 50);  // rows past their ttl are not freed yet
   }
   OnceStats push() override { return Scene::push(1, 0, {}, 80); }
