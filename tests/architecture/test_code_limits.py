@@ -117,7 +117,7 @@ def _assigned(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
 
 def _sets_an_attribute_of_another(node: ast.AST) -> bool:
     """Whether a node may be a late callback: seen fast, for few files have one."""
-    return any(
+    return isinstance(node, ast.Assign) and any(
         isinstance(target, ast.Attribute)
         and not (isinstance(target.value, ast.Name) and target.value.id in {"self", "cls"})
         and isinstance(value, ast.Lambda | ast.Name | ast.Attribute)
