@@ -34,8 +34,8 @@ struct TlsOptions {
   TlsSide side = TlsSide::caller;
   std::string role;  // required role of the other side; empty: any role of this job
   double within_s = 10;
-  // Reads no byte after the current record, so that poll() reports the next record. Messages must then end with a
-  // record.
+  // Reads no byte after the current record, so that poll() reports the next record. The peer must then
+  // end every message at the end of a record.
   bool exact = false;
   // An AES-GCM key is safe for about 2^24 records; the session changes the key long before.
   uint64_t rekey_bytes = 32ULL << 30;

@@ -343,7 +343,7 @@ class SaverProcess:
 
 
 class SaveQueue:
-    """Queue that passes images to a saver one at a time, from its own thread."""
+    """Queue with a thread that passes images to a saver, one at a time."""
 
     def __init__(self, saver: "SaverProcess | ImageSaver") -> None:
         self._saver = saver

@@ -151,7 +151,9 @@ class FeedSeen:
     free_cpu: float
     """Unallocated cores of the cluster."""
     share_cpu: float = 0.0
-    """Most cores of one data worker: a machine's cores divided by its GPUs or trainers. 0 means the free cores."""
+    """Most cores of one data worker: a machine's cores divided by its GPUs or trainers. 0 means the
+    cluster's unallocated cores.
+    """
     free_gpu: int = 0
     """GPUs that data workers may get in addition to their current GPUs."""
 

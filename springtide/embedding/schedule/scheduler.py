@@ -104,9 +104,9 @@ class Scheduler:
     ) -> _native.Scheduled:
         """Schedule the next batch of the stream. The call assumes that all earlier plans were executed.
 
-        `scored` names the tables whose keys count in the allocation; empty for all. `best_tables` limits the scored
-        tables to this many with the highest degree of infrequency. `effort` limits a search. All these arguments
-        must be equal on every rank.
+        `scored` names the tables whose keys count in the allocation; empty for all. `best_tables` is the maximum
+        number of scored tables; tables with the highest degree of infrequency come first. `effort` limits a search. All
+        arguments must be equal on every rank.
         """
         tables = self.settings.tables
         looked_at = [(f.table, f.ids, f.offsets) for f in features if tables is None or f.table in tables]

@@ -52,7 +52,7 @@ class AdviserSetup:
     show: Callable[[PlannerView], None] = lambda _: None
     """Function that saves the view that the adviser gets, for people to read."""
     keep: Callable[[int], None] = lambda _: None
-    """Function that keeps the saved view as the one behind the plan of an epoch."""
+    """Function that stores the last saved view as the basis of an epoch's plan."""
     thread: AdviserThread | None = None
     """Thread of the adviser; None means that the adviser runs in the caller's event loop."""
 

@@ -312,7 +312,7 @@ MOST = 16
 CERTAIN = 3.0
 """The two speeds must differ by this many standard errors."""
 LEAST_SPREAD = 0.02
-"""Smallest relative spread between windows to assume. A smaller spread is assumed to be chance."""
+"""Lower limit of the relative spread between windows. A smaller measured spread is assumed to be chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
