@@ -310,11 +310,11 @@ export interface OnlinePoint {
 export interface OnlineState {
   lag_s: number;
   slo_lag_s: number;
+  lag_p50_s?: number;
+  lag_p99_s?: number;
   backlog: number;
   arriving: number;
   trained: number;
-  lag_p50_s?: number;
-  lag_p99_s?: number;
   utilization?: number | null;
   capacity?: number | null;
   why?: string;

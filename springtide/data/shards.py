@@ -6,8 +6,8 @@ all samples. The order does not depend on the number of workers or servers.
 """
 
 import zlib
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -26,8 +26,7 @@ LARGEST = 256
 FEWEST = 64  # fewest shards per pass. In a job with four workers, each shard is then a sixteenth of a worker's share.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RowGroups:
+class RowGroups(msgspec.Struct, frozen=True, eq=False):
     """Runs of samples of a data set that are cheap to read together, such as the row groups of Parquet files.
 
     A shuffled epoch goes through them in a random order, `together` groups at a time, and shuffles the samples of these

@@ -5,8 +5,9 @@ every process is relaunched from the last checkpoint.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.data.leases import LeaseHolder
@@ -101,8 +102,7 @@ class GroupArrival(NamedTuple):
     """True if the worker's script has ended, so that the worker stays only to pass its model on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFormation:
+class GroupFormation(msgspec.Struct, frozen=True, kw_only=True):
     """Members and leader of a new group."""
 
     members: tuple[LeaseHolder, ...]

@@ -7,7 +7,9 @@ lost server restores its slots from a checkpoint (`master.servers.recovery`).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from springtide.domain.core.roles import RoleExit, RoleKind
 from springtide.domain.data.leases import LeaseHolder
@@ -82,8 +84,7 @@ class GroupBreaks:
         return max(0.0, whole - (self.waited_s / self.waits if self.waits else 0.0))
 
 
-@dataclass(frozen=True, slots=True)
-class Suspicion:
+class Suspicion(msgspec.Struct, frozen=True):
     """A symptom that fails the job, unless the exit of some process explains the symptom in time."""
 
     since: float
@@ -91,8 +92,7 @@ class Suspicion:
     trace: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relaunch:
+class Relaunch(msgspec.Struct, frozen=True, kw_only=True):
     """Start the role again, as its next incarnation."""
 
     why: str
@@ -104,16 +104,14 @@ class Relaunch:
     """True if the role was killed for lack of memory. If the process is a server, the job gets more servers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailJob:
+class FailJob(msgspec.Struct, frozen=True, kw_only=True):
     """The decision that the job cannot continue."""
 
     error: str
     blame: Blame
 
 
-@dataclass(slots=True, kw_only=True)
-class RestorePoint:
+class RestorePoint(msgspec.Struct, kw_only=True):
     """Checkpoints to which a job can roll back after it loses a server."""
 
     saved: int | None = None
@@ -123,11 +121,11 @@ class RestorePoint:
     """
     placed: bool = False
     """True if servers have got their slots. Before servers get slots, they have no rows."""
-    lost: dict[int, int] = field(default_factory=dict)
+    lost: dict[int, int] = msgspec.field(default_factory=dict)
     """Number of losses of each server, by rank."""
     begun_anew: int = 0
     """Number of restarts of the whole job without a checkpoint."""
-    breaks: GroupBreaks = field(default_factory=GroupBreaks)
+    breaks: GroupBreaks = msgspec.field(default_factory=GroupBreaks)
 
     @property
     def known(self) -> bool:

@@ -9,11 +9,12 @@ docs/design/migration.md.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 TERM = 2**32  # size of the number range that each master uses for its roll calls; the next master uses a higher range
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAnswer:
+class ServerAnswer(msgspec.Struct, frozen=True):
     """Slots of one server after all servers have stopped handing slots over."""
 
     owned: frozenset[int]

@@ -7,9 +7,11 @@ partition (`update_marks`, `slow_workers`).
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
+
+import msgspec
 
 from springtide.domain.data.leases import ShrinkRequest
 from springtide.domain.spec.job_spec import StragglerRules
@@ -93,15 +95,14 @@ def compare(pace: float, standard: PaceStandard, rules: StragglerRules) -> PaceC
 LEAST_S = 3.0  # seconds; a pace measured over less time is mostly noise, because heartbeats come once a second
 
 
-@dataclass(slots=True)
-class WorkerPaces:
+class WorkerPaces(msgspec.Struct):
     """Paces of the workers over a sliding window, by rank. A rank that has no work keeps its last pace."""
 
     window_s: float = 20.0
     """Length of the window in seconds. A shorter window detects a straggler sooner, and a longer window is less
     sensitive to a pause."""
-    looks: dict[int, deque[tuple[float, int]]] = field(default_factory=dict)
-    last: dict[int, float] = field(default_factory=dict)
+    looks: dict[int, deque[tuple[float, int]]] = msgspec.field(default_factory=dict)
+    last: dict[int, float] = msgspec.field(default_factory=dict)
 
     def observe(self, trained: Mapping[int, int], busy: Iterable[int], at: float) -> None:
         """Record the progress of all ranks. Time without a lease does not make a worker slow."""
@@ -140,8 +141,7 @@ MARGIN_S = 1.5
 SLOWEST = 0.001  # pace of a worker without progress, as a share of the median pace, so that its leases still end
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseLoad:
+class LeaseLoad(msgspec.Struct, frozen=True):
     """Remaining work of one live lease. The holder trains its leases in the given order."""
 
     rank: int

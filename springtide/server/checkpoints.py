@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+
+import msgspec
 
 from springtide import _native, errors
 from springtide.checkpoint.format.checkpoint_io import PIECE_BYTES, SegmentWriter
@@ -36,8 +37,7 @@ WHOLE = sys.maxsize  # bytes per piece while a role waits for the checkpoint: no
 MOST_LINKS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(msgspec.Struct, frozen=True):
     """Full image and increments of one slot that this server has written, up to the checkpoint `number`."""
 
     number: int

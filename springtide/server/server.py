@@ -6,9 +6,9 @@ server/__main__.py runs the process. docs/design/wire.md describes the protocol.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,8 +25,7 @@ LOOKUP_THREADS = 4
 """Most threads that share one large request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandedOver:
+class HandedOver(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of a handover of slots to another server."""
 
     moved: tuple[int, ...]

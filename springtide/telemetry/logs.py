@@ -204,8 +204,7 @@ class RunCard(msgspec.Struct, frozen=True, kw_only=True):
     """How to find the job on its platform: an address, a namespace."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobRun:
+class JobRun(msgspec.Struct, frozen=True):
     """The folder of one run, with its card."""
 
     files: RunFiles

@@ -5,7 +5,8 @@ bounded number of points: whenever the file is full, every second point is dropp
 """
 
 import pathlib
-from dataclasses import dataclass, field
+
+import msgspec
 
 from springtide.telemetry import events
 
@@ -13,8 +14,7 @@ EVERY_S = 1.0  # seconds between the first points
 MOST = 3600  # points; an hour at full resolution, and at most 1 MB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgressPoint:
+class ProgressPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of a job at one moment."""
 
     at: float
@@ -25,7 +25,7 @@ class ProgressPoint:
     """
     samples_per_s: float
     loss: float | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
     shards_done: int = 0
     workers: int = 0
     servers: int = 0

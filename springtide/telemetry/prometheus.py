@@ -10,8 +10,9 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from springtide import errors
 
@@ -24,8 +25,7 @@ PATIENCE_S = 5.0
 MOST_BYTES = 16_384
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(msgspec.Struct, frozen=True, kw_only=True):
     """A metric, with one value for each set of labels."""
 
     name: str

@@ -7,7 +7,9 @@ A pass is an `AsyncLedger` (shards, each worker at its own pace), a `StreamLedge
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from springtide.data.ledger.async_ledger import AsyncLedger, AsyncLedgerState, PendingQueue, ShardLease, ShardRange
 from springtide.data.ledger.bsp_ledger import BspLedger, BspStreamLedger, resume_bsp_ledger
@@ -146,25 +148,24 @@ class Passes:
         return None
 
 
-@dataclass(slots=True)
-class HolderRegistry:
+class HolderRegistry(msgspec.Struct):
     """The workers of a job, by rank."""
 
     expected: int
     """Expected number of workers. One call grants at most half of a fair share of the remaining work."""
     max_failures: int = 3
     """A rank counts as unable to read after this many failed reads in a row."""
-    living: dict[int, int] = field(default_factory=dict)
+    living: dict[int, int] = msgspec.field(default_factory=dict)
     """Highest incarnation of each rank that has called the ledger."""
-    fenced: dict[int, int] = field(default_factory=dict)
+    fenced: dict[int, int] = msgspec.field(default_factory=dict)
     """Highest fenced incarnation of each rank. The ledger ignores calls of a fenced incarnation and of all earlier
     incarnations.
     """
-    halvings: dict[int, int] = field(default_factory=dict)
+    halvings: dict[int, int] = msgspec.field(default_factory=dict)
     """How many times each slow rank's lease size is halved, by rank."""
-    trained: dict[int, int] = field(default_factory=dict)
+    trained: dict[int, int] = msgspec.field(default_factory=dict)
     """Samples trained by each rank over all incarnations, to measure its speed."""
-    read_failures: dict[int, int] = field(default_factory=dict)
+    read_failures: dict[int, int] = msgspec.field(default_factory=dict)
     """Number of read failures of each rank since it last trained a sample."""
 
     def is_here(self, rank: int) -> bool:
@@ -202,8 +203,7 @@ class HolderRegistry:
         return len(self.living) < self.expected
 
 
-@dataclass(slots=True)
-class GroupSeats:
+class GroupSeats(msgspec.Struct):
     """The ranks of the bsp group. Passes number the seats from 0, in the order of `ranks`."""
 
     ranks: tuple[int, ...] = ()

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import msgspec
+
 from springtide.data.ledger.async_ledger import NOT_HELD, ReportEffect, ShardLease, SharedLedger
 from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Poisoned, Progress, ReadFailure, Totals
 from springtide.domain.data.samples import DatasetCard
@@ -24,8 +26,7 @@ class Span(NamedTuple):
     end: int
 
 
-@dataclass(slots=True)
-class Partition:
+class Partition(msgspec.Struct):
     """The state of one partition. An offset is trained if the offset was leased before, and is now neither leased nor
     pending.
     """
@@ -34,9 +35,9 @@ class Partition:
     """First offset that the job reads."""
     end: int = FAR
     """Final end of the partition; None while the end is unknown."""
-    waiting: list[Span] = field(default_factory=list)
+    waiting: list[Span] = msgspec.field(default_factory=list)
     """Spans that no worker holds: in ascending order, with gaps between them."""
-    cuts: list[int] = field(default_factory=list)
+    cuts: list[int] = msgspec.field(default_factory=list)
     """Ends of partial batches, in ascending order."""
     owner: int | None = None
     """Rank to which the partition is assigned; None if any rank with room may lease it."""

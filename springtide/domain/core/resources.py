@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from springtide import errors
 
 LEAST_CPU = 0.01  # smallest CPU limit, because the kernel's minimum quota is 1 ms of CPU per period of 0.1 s
@@ -15,8 +17,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessLimits:
+class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True):
     """CPU and memory limits of one process and its children; None means no limit."""
 
     cpu: float | None = None
@@ -55,8 +56,7 @@ class Usage:
     """Sum of the durations of all quota periods in which the process used up its CPU quota, in seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUse:
+class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that a process holds on its GPU, and the utilization of the whole GPU."""
 
     memory: int = 0
@@ -112,8 +112,7 @@ def show_memory(number: int) -> str:
     return str(number)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleSizes:
+class RoleSizes(msgspec.Struct, frozen=True, kw_only=True):
     """Number of servers and workers of a local job, and compute threads per worker."""
 
     servers: int

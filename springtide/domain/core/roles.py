@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from springtide import errors
 from springtide.domain.core.resources import GpuUse
 
@@ -41,8 +43,7 @@ def parse_role(name: str) -> Role | None:
     return Role(RoleKind(name)) if name in (RoleKind.AGENT, RoleKind.MASTER) else None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Life:
+class Life(msgspec.Struct, frozen=True, order=True):
     """One incarnation of a role. Two incarnations can exist briefly: a hung process that is being killed, and its
     successor."""
 
@@ -61,8 +62,7 @@ def check_slots(slots: int, of: str) -> None:
         raise errors.BadInput(f"{of}: {slots} slots; use a power of two, {LEAST_SLOTS} or more")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """The placement: a map from each slot to the server that owns the slot. Every change of the map increases the
     epoch.
     """
@@ -80,8 +80,7 @@ class Placement:
         return tuple(slot for slot, owner in enumerate(self.server_of_slot) if owner == server)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotMove:
+class SlotMove(msgspec.Struct, frozen=True, kw_only=True):
     """Move of one slot from a source server to a target server."""
 
     slot: int
@@ -122,8 +121,7 @@ class RoleExit:
         return f"{self.role} (pid {self.pid}) {cause}{why}{f': {self.error}' if self.error else ''}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedRole:
+class WantedRole(msgspec.Struct, frozen=True, kw_only=True):
     """Process that the agent must run. The agent starts each incarnation once and ends older or unwanted incarnations.
 
     The agent reports an incarnation that has ended and never restarts it. Then the master requests the next

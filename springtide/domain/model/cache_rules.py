@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import msgspec
+
 from springtide import errors
 from springtide.domain.core import resources, validation
 
@@ -134,8 +136,7 @@ def words(rules: CacheRules) -> str:
     return f"{100 * rules.share:g}%" if rules.share is not None else resources.show_memory(rules.size or 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CachedTable:
+class CachedTable(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of a table that its cache needs."""
 
     id: int

@@ -5,6 +5,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import msgspec
+
 from springtide import errors
 from springtide.domain.core import validation
 
@@ -70,8 +72,7 @@ class OptimSpec:
             raise errors.UnknownName("table optimizer", self.kind, OPTIM_KINDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hyper:
+class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     """Hyperparameters that a scheduler may change from push to push."""
 
     lr: float
@@ -139,8 +140,7 @@ SHARED_KEY = "springtide: outline of the model"
 """Key under which a worker shares the outline with the master."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableOutline:
+class TableOutline(msgspec.Struct, frozen=True, kw_only=True):
     """Outline of one embedding table."""
 
     name: str
@@ -152,8 +152,7 @@ class TableOutline:
     """Floats per row; 0 if an earlier version did not record the number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenseOutline:
+class DenseOutline(msgspec.Struct, frozen=True, kw_only=True):
     """Outline of one dense tensor, which is stored as `chunks` rows of a table, starting at key `first`. The last row
     is padded."""
 
@@ -165,8 +164,7 @@ class DenseOutline:
     chunks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
+class Outline(msgspec.Struct, frozen=True, kw_only=True):
     """Outline of the whole model: its tables and dense tensors."""
 
     tables: tuple[TableOutline, ...] = ()

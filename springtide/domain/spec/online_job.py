@@ -6,6 +6,8 @@ in stream time.
 
 from dataclasses import dataclass, field, fields
 
+import msgspec
+
 from springtide import errors
 from springtide.domain.core import validation
 from springtide.domain.data.streams import StreamCounts
@@ -87,8 +89,7 @@ class OnlineRules:
         validation.check_range(self, "slo_lag_s", above=0, unit="seconds", of="online rule ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     """Number of workers that the job should have now, with the reason. The number may equal the current one."""
 
     workers: int
@@ -122,8 +123,7 @@ class OnlineJob:
         validation.check_range(self, "speedup", "every_s", above=0, of="online: ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrafficStep:
+class TrafficStep(msgspec.Struct, frozen=True, kw_only=True):
     """Traffic of one time step, stored for forecasts."""
 
     at: float
@@ -133,8 +133,7 @@ class TrafficStep:
     samples: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnlinePoint:
+class OnlinePoint(msgspec.Struct, frozen=True, kw_only=True):
     """State of an online job at one moment, for the dashboard and plots. Rates are samples per second of the clock."""
 
     at: float
@@ -153,8 +152,7 @@ class OnlinePoint:
     """True if training was paused for scaling."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForecastStatus:
+class ForecastStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Expected traffic of the next minutes, in samples per second of the clock."""
 
     mean: float | None = None
@@ -165,8 +163,7 @@ class ForecastStatus:
     trouble: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingStatus:
+class ScalingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of the number of workers, and the changes made so far."""
 
     fewest: int = 1
@@ -175,8 +172,7 @@ class ScalingStatus:
     """Number of times that the traffic changed the number of workers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnlineTotals:
+class OnlineTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Lag and cost of the job so far."""
 
     hours: float = 0.0
@@ -189,8 +185,7 @@ class OnlineTotals:
     worker_hours: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnlineState:
+class OnlineState(msgspec.Struct, frozen=True, kw_only=True):
     """Status of an online job for people and monitors. Rates are samples per second of the clock. Lags are seconds of
     stream time, which equal clock seconds unless `speedup` is set."""
 
@@ -209,7 +204,7 @@ class OnlineState:
     why: str = ""
     """Reason for the current number of workers."""
     alert: str = ""
-    expected: ForecastStatus = field(default_factory=ForecastStatus)
-    scaling: ScalingStatus = field(default_factory=ScalingStatus)
-    totals: OnlineTotals = field(default_factory=OnlineTotals)
-    stream: StreamCounts = field(default_factory=StreamCounts)
+    expected: ForecastStatus = msgspec.field(default_factory=ForecastStatus)
+    scaling: ScalingStatus = msgspec.field(default_factory=ScalingStatus)
+    totals: OnlineTotals = msgspec.field(default_factory=OnlineTotals)
+    stream: StreamCounts = msgspec.field(default_factory=StreamCounts)

@@ -6,6 +6,8 @@ The journal keeps all of this data.
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.core.shape import Shape
@@ -37,18 +39,16 @@ Limits = dict[str, tuple[int, int]]
 """New bounds on the number of workers and servers, for those bounds in `BOUNDED` that the user has changed."""
 
 
-@dataclass(slots=True, kw_only=True)
-class BspGroup:
+class BspGroup(msgspec.Struct, kw_only=True):
     """The bsp group of a job. `members` is empty if there is no group."""
 
     in_step: bool = False
     """True if workers train in step, so that no worker can be replaced alone."""
     generation: int = 0
-    members: dict[int, int] = field(default_factory=dict)
+    members: dict[int, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(slots=True, kw_only=True)
-class JobEnding:
+class JobEnding(msgspec.Struct, kw_only=True):
     """Facts that decide how a job ends."""
 
     suspicion: Suspicion | None = None
@@ -63,16 +63,14 @@ class JobEnding:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleSize:
+class RoleSize(msgspec.Struct, frozen=True, kw_only=True):
     """CPU and memory limits of one role, in cores and bytes; None for no limit."""
 
     cpu: float | None = None
     memory: int | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class PlanState:
+class PlanState(msgspec.Struct, kw_only=True):
     """Planning stage of the job, sizes of its roles, and the current plan."""
 
     stage: PlanningStage = PlanningStage.WAITING
@@ -84,7 +82,7 @@ class PlanState:
     changed_at: float | None = None
     pinned: tuple[str, ...] = ()
     """Names in `BOUNDED` whose number the user set while the job ran."""
-    limits: Limits = field(default_factory=dict)
+    limits: Limits = msgspec.field(default_factory=dict)
     epoch: int = 0
     """Number of changes to this state, which advice must match. Advice for an earlier epoch is ignored."""
 
@@ -123,8 +121,7 @@ class PlanState:
         self.target, self.asked = None, ()
 
 
-@dataclass(slots=True, kw_only=True)
-class Shortage:
+class Shortage(msgspec.Struct, kw_only=True):
     """Roles without which the job runs for now, because no host has room for them."""
 
     workers: int = 0

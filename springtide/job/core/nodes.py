@@ -6,8 +6,9 @@ shows the history.
 
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind, WantedRole
@@ -65,8 +66,7 @@ class IllegalMove(errors.SpringtideError):
     """A transition that the table does not allow. The message has the node's history."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ProcessIdentity:
+class ProcessIdentity(msgspec.Struct, kw_only=True):
     """The process that joined as the role's present incarnation."""
 
     pid: int = 0
@@ -74,8 +74,7 @@ class ProcessIdentity:
     """Random number that the process drew at its start. In containers, all processes may have the same process id."""
 
 
-@dataclass(slots=True, kw_only=True)
-class RoleFaults:
+class RoleFaults(msgspec.Struct, kw_only=True):
     """Recent failures of a role."""
 
     crashes: int = 0
@@ -86,8 +85,7 @@ class RoleFaults:
     trace: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
-class Departure:
+class Departure(msgspec.Struct, kw_only=True):
     """Way in which the present incarnation leaves the job."""
 
     finished: bool = False
@@ -99,14 +97,13 @@ class Departure:
     drain_since: float = 0.0
 
 
-@dataclass(slots=True, kw_only=True)
-class RoleNode:
+class RoleNode(msgspec.Struct, kw_only=True):
     """A role of the job, in its present incarnation."""
 
     role: Role
     state: NodeState = NodeState.EXPECTED
     incarnation: int = 0
-    process: ProcessIdentity = field(default_factory=ProcessIdentity)
+    process: ProcessIdentity = msgspec.field(default_factory=ProcessIdentity)
     since: float = 0.0
     """Time when the present incarnation began. Earlier failures of a worker that has run for a long time are
     forgotten."""
@@ -114,13 +111,13 @@ class RoleNode:
     address: str = ""
     coming: bool = False
     """True for a server that was added during training and is not ready yet."""
-    departure: Departure = field(default_factory=Departure)
-    faults: RoleFaults = field(default_factory=RoleFaults)
+    departure: Departure = msgspec.field(default_factory=Departure)
+    faults: RoleFaults = msgspec.field(default_factory=RoleFaults)
     cpu: float | None = None
     memory: int | None = None
     after_s: float = 0.0
     """Seconds to wait before this incarnation may start."""
-    history: list[str] = field(default_factory=list)
+    history: list[str] = msgspec.field(default_factory=list)
 
     def move(self, to: NodeState, *, at: float, why: str) -> None:
         """Move to another state, or raise. A move to EXPECTED begins a new incarnation."""

@@ -5,8 +5,9 @@ program, the job continues without data workers.
 """
 
 import itertools
-from dataclasses import dataclass
 from typing import TypeGuard
+
+import msgspec
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
@@ -22,8 +23,7 @@ DataWorkerEvent = events.DataWorkersScaled | events.DataWorkersRefused | events.
 MOST = 1024  # limit on data workers of a job: a larger number is a mistake
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedingNode:
+class FeedingNode(msgspec.Struct, frozen=True, kw_only=True):
     """A data worker that serves trainers."""
 
     name: str

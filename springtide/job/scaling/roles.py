@@ -4,7 +4,7 @@ If the rank of a removed worker is used again, the new worker has a higher incar
 rank, so that no client confuses it with a server that has left. Next: `master.servers.migration` moves slots.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
@@ -14,8 +14,7 @@ from springtide.job.core.job_core import JobCore
 from springtide.job.core.nodes import NodeState, RoleNode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleChange:
+class RoleChange(msgspec.Struct, frozen=True, kw_only=True):
     """Roles that join and leave."""
 
     drain: tuple[RoleNode, ...] = ()

@@ -8,7 +8,9 @@ import math
 import pathlib
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from springtide import config, errors
 from springtide.domain.core import resources
@@ -40,8 +42,7 @@ UNKNOWN = ModelFacts(dense_bytes=1.0, bandwidth=1.0, dim=1.0, batch=1)
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitialSizes:
+class InitialSizes(msgspec.Struct, frozen=True, kw_only=True):
     """Initial sizes of a job, with its planning rules."""
 
     workers: int

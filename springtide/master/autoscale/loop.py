@@ -9,8 +9,10 @@ changes.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
+
+import msgspec
 
 from springtide import errors
 from springtide.brain.service.advisers import AdviserThread
@@ -39,8 +41,7 @@ AFTER_FAILURE_S = 10.0  # seconds to wait after an adviser has failed
 CONCLUDE_S = 5.0  # most seconds that the end of a job waits until the job is recorded in the history
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviserSetup:
+class AdviserSetup(msgspec.Struct, frozen=True, kw_only=True):
     """The adviser of a job, and its connections to the outside."""
 
     make: Callable[[], Adviser]

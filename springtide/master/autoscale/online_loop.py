@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -74,8 +74,7 @@ class OnlineNotes(msgspec.Struct, frozen=True):
     """
 
 
-@dataclass(slots=True)
-class LastTimes:
+class LastTimes(msgspec.Struct):
     """Times when each part of the loop last ran, in clock time; the time of `plan` is in stream time."""
 
     growth: float = -math.inf

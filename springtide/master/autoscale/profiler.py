@@ -7,7 +7,8 @@ again.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
 from springtide.domain.core.shape import Shape
@@ -30,8 +31,7 @@ MOST_COUNTS = round(KEPT_S / USE_EVERY_S)
 LIVES = 1 << 20  # factor that encodes a worker's rank and incarnation in one number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShapePeriod:
+class ShapePeriod(msgspec.Struct, frozen=True, kw_only=True):
     """The period since which the job has its present shape and all its roles run."""
 
     shape: Shape
@@ -144,8 +144,7 @@ class Profiler:
         self._awaited = {life: since for life, since in self._awaited.items() if life in alive}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileWindow:
+class ProfileWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Copy of a job's measurements at one moment."""
 
     era: ShapePeriod | None

@@ -6,7 +6,9 @@ Nothing is journaled: a new master has all values after one heartbeat of each wo
 import math
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
+
+import msgspec
 
 from springtide.domain.core.roles import Life, Role
 from springtide.domain.data.streams import StreamCounts, StreamUse
@@ -16,14 +18,13 @@ from springtide.planning.online.slo_metrics import PartitionEnds, lag_s
 MOST_LOOKS = 600
 
 
-@dataclass(slots=True)
-class PartitionStats:
+class PartitionStats(msgspec.Struct):
     """Offsets of one partition."""
 
     trained: int
     end: int
     oldest_at: float
-    ends: PartitionEnds = field(default_factory=PartitionEnds)
+    ends: PartitionEnds = msgspec.field(default_factory=PartitionEnds)
 
 
 class StreamStats:

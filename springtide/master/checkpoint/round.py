@@ -9,7 +9,7 @@ import logging
 import pathlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -39,8 +39,7 @@ AT_START = {-1: EpochPlace(epoch=0, first=0, begun=0)}
 """Places of scripts that begin with saved objects. No rank has begun its script, so the place has no real rank."""
 
 
-@dataclass(slots=True)
-class CheckpointRound:
+class CheckpointRound(msgspec.Struct):
     """One checkpoint under way."""
 
     order: SaveOrder
@@ -56,14 +55,14 @@ class CheckpointRound:
     """Era of the ledger when the note was taken. After a rollback, slots may lack samples that this note counts as
     trained.
     """
-    written: list[Written] = field(default_factory=list)
-    answered: set[str] = field(default_factory=set)
+    written: list[Written] = msgspec.field(default_factory=list)
+    answered: set[str] = msgspec.field(default_factory=set)
     """Servers that have written everything that the newest order requests."""
-    tables: dict[int, TableSpec] = field(default_factory=dict)
+    tables: dict[int, TableSpec] = msgspec.field(default_factory=dict)
     cpu_s: float = 0.0
     unmirrored: str = ""
     """Reason why some files have only one copy, although the job mirrors files."""
-    lost: list[str] = field(default_factory=list)
+    lost: list[str] = msgspec.field(default_factory=list)
     publishing: bool = False
 
     def manifest(self, record: JobRecord, covered: manifest.Covered, run: str) -> Manifest:

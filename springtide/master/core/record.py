@@ -9,7 +9,6 @@ import functools
 import operator
 import typing
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,8 +37,7 @@ DONE = LeaseHolder(-1, -1)
 Loaded = TypeVar("Loaded")
 
 
-@dataclass(slots=True, kw_only=True)
-class SlotOwners:
+class SlotOwners(msgspec.Struct, kw_only=True):
     """Owner of each slot, and the addresses of the servers."""
 
     addresses: tuple[str, ...] = ()
@@ -88,12 +86,11 @@ class SlotOwners:
         self.placement = Placement(epoch=epoch, servers=len(self.addresses), server_of_slot=owners)
 
 
-@dataclass(slots=True, kw_only=True)
-class ScriptPlaces:
+class ScriptPlaces(msgspec.Struct, kw_only=True):
     """Each worker's position (place) in its script, with the states of the objects that it has registered."""
 
-    objects: dict[int, dict[str, bytes]] = field(default_factory=dict)
-    places: dict[int, EpochPlace] = field(default_factory=dict)
+    objects: dict[int, dict[str, bytes]] = msgspec.field(default_factory=dict)
+    places: dict[int, EpochPlace] = msgspec.field(default_factory=dict)
     """Place in the script at which each rank's states were saved."""
     changes: int = 0
 
@@ -138,14 +135,13 @@ class ScriptPlaces:
         self.places = {rank: place for rank, place in self.places.items() if rank not in ranks}
 
 
-@dataclass(slots=True, kw_only=True)
-class SharedState:
+class SharedState(msgspec.Struct, kw_only=True):
     """Values and tasks that the workers of a job share."""
 
-    values: dict[str, bytes] = field(default_factory=dict)
-    claims: dict[str, LeaseHolder] = field(default_factory=dict)
+    values: dict[str, bytes] = msgspec.field(default_factory=dict)
+    claims: dict[str, LeaseHolder] = msgspec.field(default_factory=dict)
     """For each task that the job does only once: the worker that does the task, or `DONE`."""
-    gathered: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    gathered: dict[str, dict[int, bytes]] = msgspec.field(default_factory=dict)
     """Values of all workers by rank, of the newest gathers."""
     changes: int = 0
 
@@ -205,8 +201,7 @@ def _size_of(values: dict[int, bytes]) -> int:
     return sum(map(len, values.values()))
 
 
-@dataclass(slots=True, kw_only=True)
-class TrainingSpan:
+class TrainingSpan(msgspec.Struct, kw_only=True):
     """When training began and ended, by the job's clock."""
 
     leased_at: float | None = None

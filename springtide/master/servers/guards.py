@@ -8,8 +8,10 @@ import logging
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import median
+
+import msgspec
 
 from springtide import errors
 from springtide.data.ledger.job_ledger import JobLedger
@@ -38,8 +40,7 @@ QUOTAS_S = (0.15, 0.4)
 REST_S = 10.0  # seconds to wait after a change of servers, so that its effect is visible before the next decision
 
 
-@dataclass(slots=True)
-class ServerSums:
+class ServerSums(msgspec.Struct):
     """Totals of one server incarnation at one time."""
 
     at: float
@@ -48,8 +49,7 @@ class ServerSums:
     cpu_s: float
 
 
-@dataclass(slots=True)
-class UsageSample:
+class UsageSample(msgspec.Struct):
     """The agent's measurement of one server incarnation at one moment."""
 
     at: float
@@ -58,14 +58,13 @@ class UsageSample:
     """Number of cores that the server should get."""
 
 
-@dataclass(slots=True)
-class ServerHistory:
+class ServerHistory(msgspec.Struct):
     """Recent observations of one server incarnation."""
 
     incarnation: int
     report: MemberReport | None = None
-    sums: deque[ServerSums] = field(default_factory=deque)
-    measured: deque[UsageSample] = field(default_factory=deque)
+    sums: deque[ServerSums] = msgspec.field(default_factory=deque)
+    measured: deque[UsageSample] = msgspec.field(default_factory=deque)
     """Measurements by the agent, over the most recent window."""
     at_work_since: float = math.inf
     """Time when the server first served keys. The server's first seconds are not recorded."""

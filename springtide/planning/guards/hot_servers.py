@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
 
+import msgspec
+
 from springtide.domain.spec.job_spec import GuardRules
 
 LEAST_KEYS = 1000.0
@@ -44,8 +46,7 @@ class ServerPace:
         return self.keys_s * self.ns_a_key / 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerVerdict:
+class ServerVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Diagnosis of one server."""
 
     rank: int
@@ -65,8 +66,7 @@ def far_behind(latest: Sequence[ServerPace], rules: GuardRules) -> ServerVerdict
     return next((verdict for verdict in verdicts if verdict.cause is Cause.SLOW), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuQuotaUse:
+class CpuQuotaUse(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time that the kernel granted to one server over the recent window."""
 
     rank: int

@@ -6,8 +6,9 @@ Of several growth laws, it uses the law that best predicted the newest third of 
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 FEWEST = 6
 """With fewer measurements than this, growth is assumed to be steady. If growth slows down over time, this assumption is
@@ -32,8 +33,7 @@ Law = Callable[[Sequence[RowCount], float], float]
 """Growth law: a function of points and a later number of samples, which returns the expected number of rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
     """A growth law, and the points that it extrapolates."""
 
     law: str
@@ -134,8 +134,7 @@ wait for the guard's next forecasts.
 MOST_SERVERS = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerMemory:
+class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Current memory of one server."""
 
     server: int
@@ -148,8 +147,7 @@ class ServerMemory:
     limit: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryForecast:
+class MemoryForecast(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that one server will have at the end of the forecast, if the job's shape stays the same. The forecast ends
     with the job at the latest.
     """
@@ -173,8 +171,7 @@ class MemoryForecast:
         return fits if self.crosses_at is None else f"{fits}, full after {self.crosses_at:,.0f} samples"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerCountDecision:
+class ServerCountDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Number of servers that the job should have, with the reason. The current number means no change."""
 
     servers: int

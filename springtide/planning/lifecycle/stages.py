@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import Shape, ShapeBounds, cost
 from springtide.domain.plan.plan import ShapePlan
@@ -315,8 +317,7 @@ LEAST_SPREAD = 0.02
 """Lower limit of the relative spread between windows. A smaller measured spread is assumed to be chance."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeComparison:
+class ShapeComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Comparison of the current shape with the previous shape."""
 
     before: Shape

@@ -7,9 +7,10 @@ chooses the feature weights, k and mu.
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -101,8 +102,7 @@ def _alike(one: FeatureColumn, other: FeatureColumn) -> Floats:
     return np.where(same, 1.0, np.where(np.isfinite(larger), np.clip(near, 0.0, 1.0), 0.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DistanceModel:
+class DistanceModel(msgspec.Struct, frozen=True, kw_only=True):
     """Linear model that predicts the distance of two jobs from their distances in each feature."""
 
     weights: Mapping[str, float]
@@ -130,8 +130,7 @@ def learn_distance(parts: Mapping[str, Floats], apart: Floats, pairs: NDArray[np
     return DistanceModel(weights=weights, chance=float(found[-1]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarmStart:
+class WarmStart(msgspec.Struct, frozen=True, kw_only=True):
     """First shape of a job, with the reason."""
 
     shape: Shape
@@ -140,8 +139,7 @@ class WarmStart:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
+class Lesson(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters that a backtest on the history has chosen."""
 
     similar: int

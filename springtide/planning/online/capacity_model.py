@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -283,8 +284,7 @@ def window_s(speedup: float) -> float:
     return max(LEAST_WINDOW_S, WINDOW_S / speedup)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRate:
+class WorkerRate(msgspec.Struct, frozen=True):
     """Measured throughput of one number of workers."""
 
     rate: float

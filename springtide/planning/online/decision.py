@@ -6,9 +6,10 @@ applied.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,8 +28,7 @@ DRAINS = 0.3
 NEARLY = 0.9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HorizonPrices:
+class HorizonPrices(msgspec.Struct, frozen=True, kw_only=True):
     """Prices in workers, so that costs are in worker-steps."""
 
     slo_s: float
@@ -54,8 +54,7 @@ class ChangeEffect(NamedTuple):
     """Seconds until new workers train, if the job does not pause for the change."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Horizon:
+class Horizon(msgspec.Struct, frozen=True, kw_only=True):
     """Traffic that a job expects, in equal time steps, and the job's state before the first step."""
 
     step_s: float

@@ -5,8 +5,8 @@ days (`weigh`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from springtide import errors
@@ -94,8 +94,7 @@ EXACT = 1e-4  # smallest error to assume for a member
 ONLY_GUESS = 0.5  # relative width of the interval if nothing is known about the errors
 
 
-@dataclass(frozen=True, slots=True)
-class MemberWeights:
+class MemberWeights(msgspec.Struct, frozen=True):
     """Weight of each member, and the errors of the combined forecast on past days."""
 
     members: tuple[tuple[str, float], ...]

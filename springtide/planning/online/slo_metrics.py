@@ -5,7 +5,9 @@ Inputs are in seconds; the metrics have the paper's units.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from springtide import errors
 
@@ -70,12 +72,11 @@ covers a long time.
 """
 
 
-@dataclass(slots=True)
-class PartitionEnds:
+class PartitionEnds(msgspec.Struct):
     """End offsets of one partition over time."""
 
-    times: list[float] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+    times: list[float] = msgspec.field(default_factory=list)
+    ends: list[int] = msgspec.field(default_factory=list)
 
     def note(self, at: float, end: int) -> None:
         if self.ends and end <= self.ends[-1]:

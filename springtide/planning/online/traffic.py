@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -126,12 +127,11 @@ class TrafficBucket(NamedTuple):
     """Seconds of this step in which the job counted arrivals."""
 
 
-@dataclass(slots=True)
-class TrafficHistory:
+class TrafficHistory(msgspec.Struct):
     """History of the traffic of one job."""
 
     step_s: float = STEP_S
-    steps: dict[int, TrafficBucket] = field(default_factory=dict)
+    steps: dict[int, TrafficBucket] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.step_s <= 0 or DAY_S % self.step_s:

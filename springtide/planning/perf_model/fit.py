@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import overload
 
+import msgspec
 import numpy
 
 from springtide.domain.core.shape import Shape
@@ -228,8 +229,7 @@ RIDGE = 1e-11
 NOWHERE = 1e-12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeastSquares:
+class LeastSquares(msgspec.Struct, frozen=True, kw_only=True):
     """Problems of all jobs as arrays (jobs, rows, coefficients); jobs with fewer rows are padded."""
 
     rows: Array
@@ -249,8 +249,7 @@ class LeastSquares:
     towards: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeastSquaresSolution:
+class LeastSquaresSolution(msgspec.Struct, frozen=True, kw_only=True):
     """Coefficients, residuals and row weights of all jobs."""
 
     coefficients: Array

@@ -1,9 +1,10 @@
 """Pure. Extracts measurements from a job: throughput by shape, and cores used by roles."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,8 +20,7 @@ NEWEST = 48
 """Most windows, of any shape, from which the core-seconds per sample are computed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeSpeed:
+class ShapeSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """Measured throughput of a job in one shape."""
 
     shape: Shape
@@ -109,8 +109,7 @@ def middle(values: list[float]) -> float:
     return sum(some) / len(some)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoreUse:
+class CoreUse(msgspec.Struct, frozen=True, kw_only=True):
     """Cores of all roles of one kind, such as all workers."""
 
     used: float

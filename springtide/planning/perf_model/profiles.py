@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import msgspec
 import numpy
 
 from springtide.domain.core.shape import Shape
@@ -44,8 +45,7 @@ class WorkerReading:
     """Sums since the worker started."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoreSeconds:
+class CoreSeconds(msgspec.Struct, frozen=True, kw_only=True):
     """Cumulative core-seconds of all workers and of all servers at one moment, for an unchanged set of processes."""
 
     at: float
@@ -140,8 +140,7 @@ the seconds per step of one worker and of its four terms.
 FAULTS = ("no steps", "times that are not numbers", "no time at all", "times below 0")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ProfileTable:
+class ProfileTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Usable measurements of a job, one row per configuration."""
 
     settings: Array

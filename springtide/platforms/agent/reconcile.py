@@ -5,22 +5,21 @@ life as started. A life that joined the job but does not run is lost.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from springtide.domain.core.roles import Life, Role, RoleKind, WantedRole
 
 POLITE_S = 5.0  # seconds between the request to end and the kill
 
 
-@dataclass(frozen=True, slots=True)
-class StartRole:
+class StartRole(msgspec.Struct, frozen=True):
     """Start this life of a role."""
 
     wanted: WantedRole
 
 
-@dataclass(frozen=True, slots=True)
-class StopRole:
+class StopRole(msgspec.Struct, frozen=True):
     """Ask a process to end, or kill the process."""
 
     life: Life
@@ -28,15 +27,13 @@ class StopRole:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeRole:
+class ResizeRole(msgspec.Struct, frozen=True):
     """Change the limits of a running process."""
 
     wanted: WantedRole
 
 
-@dataclass(frozen=True, slots=True)
-class LostRole:
+class LostRole(msgspec.Struct, frozen=True):
     """A life that has joined but does not run, because it ended while no agent was watching."""
 
     life: Life
@@ -45,15 +42,14 @@ class LostRole:
 Step = StartRole | StopRole | ResizeRole | LostRole
 
 
-@dataclass(slots=True)
-class Reconciler:
+class Reconciler(msgspec.Struct):
     """State between two polls: when each life was requested, which lives have started, and pending requests to end."""
 
-    wanted_since: dict[Life, float] = field(default_factory=dict)
-    newest: dict[Role, int] = field(default_factory=dict)
+    wanted_since: dict[Life, float] = msgspec.field(default_factory=dict)
+    newest: dict[Role, int] = msgspec.field(default_factory=dict)
     """Highest incarnation of each role that this agent or an earlier agent has started."""
-    asked_at: dict[Life, float] = field(default_factory=dict)
-    limits: dict[Life, tuple[float | None, int | None]] = field(default_factory=dict)
+    asked_at: dict[Life, float] = msgspec.field(default_factory=dict)
+    limits: dict[Life, tuple[float | None, int | None]] = msgspec.field(default_factory=dict)
 
     def steps(self, wanted: Sequence[WantedRole], running: Iterable[Life], *, at: float) -> list[Step]:
         lives = {Life(role.role, role.incarnation): role for role in wanted}

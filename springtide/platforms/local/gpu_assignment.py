@@ -5,8 +5,9 @@ In: the GPUs (`telemetry.host.gpus`), and the share of each process. Out: a valu
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from springtide.domain.core.roles import Life, Role, RoleKind
 
@@ -42,13 +43,12 @@ def choose_gpu(gpus: Sequence[str], others: Mapping[Role, GpuShare], share: floa
     return min(gpus, key=lambda gpu: (reserved[gpu], processes[gpu], gpus.index(gpu)))
 
 
-@dataclass(slots=True)
-class GpuAssignments:
+class GpuAssignments(msgspec.Struct):
     """GPUs of the running processes of one job. If several GPUs are equally good, the first in `gpus` is used."""
 
     gpus: tuple[str, ...]
-    held: dict[Life, GpuShare] = field(default_factory=dict)
-    last: dict[Role, str] = field(default_factory=dict)
+    held: dict[Life, GpuShare] = msgspec.field(default_factory=dict)
+    last: dict[Role, str] = msgspec.field(default_factory=dict)
 
     def assign(self, life: Life, share: float | None) -> str:
         """Return `CUDA_VISIBLE_DEVICES` for a process that starts. If an earlier process of the same role is still

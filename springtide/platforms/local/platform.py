@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import BinaryIO
+
+import msgspec
 
 from springtide import config
 from springtide.domain.core.resources import ProcessLimits, Usage
@@ -32,8 +34,7 @@ log = logging.getLogger(__name__)
 ENTER = 'n=$1; shift; while [ $n -gt 0 ]; do echo $$ > "$1/cgroup.procs"; shift; n=$((n-1)); done; exec "$@"'
 
 
-@dataclass(slots=True)
-class RunningRole:
+class RunningRole(msgspec.Struct):
     """A started process."""
 
     process: "subprocess.Popen[bytes] | ForkedProcess"

@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import itertools
 import socket
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -22,8 +21,7 @@ KEEP_ALIVE = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER
 without an answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Callee:
+class Callee(msgspec.Struct, frozen=True):
     """The kind of process to call: a master, or a brain, which has its own messages."""
 
     who: str

@@ -8,7 +8,6 @@ import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -26,8 +25,7 @@ _decoder = msgspec.msgpack.Decoder(messages.RequestFrame)
 MAX_IN_FLIGHT = 64  # most requests of one peer to handle at the same time; more requests wait in the socket
 
 
-@dataclass(slots=True, eq=False)
-class Peer:
+class Peer(msgspec.Struct, eq=False):
     """One connection. The handler of the join request sets `role` and `incarnation`."""
 
     address: str
@@ -35,7 +33,7 @@ class Peer:
     incarnation: int = 0
     certified: str = ""
     """Kind of role that the peer's certificate names; empty without TLS."""
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)
 
 
 Handle = Callable[[Peer, Request], Awaitable[Reply]]

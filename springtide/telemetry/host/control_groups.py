@@ -9,7 +9,8 @@ import os
 import pathlib
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from springtide.domain.core.resources import ProcessLimits, Usage
 
@@ -167,8 +168,7 @@ def read_text(path: pathlib.Path) -> str:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(msgspec.Struct, frozen=True):
     """A mounted hierarchy: the part of it that is visible, and its mount point."""
 
     root: str
@@ -177,13 +177,12 @@ class Mount:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hierarchy:
+class Hierarchy(msgspec.Struct, frozen=True):
     """This process's own group, with a folder for each available controller (`cpuacct` only in version 1)."""
 
     version: int = 0
     """Version of control groups: 1 or 2, or 0 if there are none."""
-    folders: Mapping[str, pathlib.Path] = field(default_factory=dict)
+    folders: Mapping[str, pathlib.Path] = msgspec.field(default_factory=dict)
 
 
 def find_hierarchy(proc_self: pathlib.Path = PROC_SELF) -> Hierarchy:
