@@ -141,10 +141,12 @@ def shell_commands(folder):
         command.chmod(0o755)
     server = threading.Thread(target=_serve, args=[listener])
     server.start()
-    yield
-    listener.shutdown(socket.SHUT_RDWR)
-    server.join()
-    listener.close()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        server.join()
+        listener.close()
 
 
 def _serve(listener):
