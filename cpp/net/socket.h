@@ -98,7 +98,7 @@ size_t total_bytes(std::span<const iovec> buffers);
 void advance(std::vector<iovec>& buffers, size_t bytes);  // drops the first `bytes` of the list
 
 // Closes inherited sockets in forked children (data loader workers). Connections belong to the process that opened
-// them. Without this, a server would not notice the exit of that process.
+// them. If a child kept a socket open, a server would not notice the exit of that process.
 void close_in_children(int fd);  // from now until forget_in_children
 void forget_in_children(int fd);
 

@@ -90,8 +90,9 @@ FEWEST_CORES = 1.0
 
 
 def continue_without(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.JobAction] | None:
-    """Let the job continue without this process. Return None if that is impossible and the job must wait for the next
-    incarnation. Return None if the job must wait for its next incarnation."""
+    """Let the job continue without this process. Return None if that is impossible, so that the job must wait for the
+    process's next incarnation.
+    """
     if node.state is not NodeState.EXPECTED:
         return []  # the process has started in the meantime, or is no longer wanted
     if state.phase is JobPhase.DRAINING:

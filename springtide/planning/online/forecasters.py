@@ -37,8 +37,8 @@ def _checked(name: str, theirs: registry.Plugin, history: PastTraffic, steps: in
 
 
 def sound(name: str, forecast: object, history: PastTraffic, steps: int) -> RateForecast:
-    """Validate a forecast: it must have the requested number of finite values. Validate a forecast: the forecast must
-    have the requested number of finite values.
+    """Validate a forecast: the forecast must have the requested number of finite values. Clip the forecast to
+    values >= 0 and low <= mean <= high.
     """
     if not isinstance(forecast, RateForecast):
         raise errors.BadInput(f"forecaster {name!r} returned a {type(forecast).__name__}; expected a Forecast")
