@@ -70,7 +70,7 @@ class DemoFaults:
                 self._kill(self.server, living(files, self.server), why, say)
         elif MASTER not in self.pids and share >= KILL_MASTER_AT:
             found = addresses.read_master(files.master)
-            self._kill(MASTER, found.pid if found else 0, "the other workers continue meanwhile", say)
+            self._kill(MASTER, found.pid if found else 0, "the workers continue meanwhile", say)
 
     @property
     def _added(self) -> str:

@@ -19,7 +19,7 @@ from springtide.telemetry.output import redact
 REDRAW_S = 0.25
 
 
-class LiveView(PlainView):
+class LivePanel(PlainView):
     """Draws a panel again and again at the foot of the terminal, and lets the script's own output scroll above it."""
 
     def __init__(self, console: Console, heading: list[str], follow: WorkerOutput) -> None:

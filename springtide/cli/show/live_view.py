@@ -31,10 +31,10 @@ def open_view(plan: RunPlan, files: RunFiles, *, plain: bool = False) -> PlainVi
         return PlainView(lines, follow)
     from rich.console import Console  # imported here, because the import takes 50 ms and only a terminal needs it
 
-    from springtide.cli.show.live_panel import LiveView
+    from springtide.cli.show.live_panel import LivePanel
 
     console = Console(stderr=True, highlight=False)  # rich honours NO_COLOR and TERM
-    return PlainView(lines, follow) if console.is_dumb_terminal else LiveView(console, lines, follow)
+    return PlainView(lines, follow) if console.is_dumb_terminal else LivePanel(console, lines, follow)
 
 
 def count(number: int, noun: str) -> str:

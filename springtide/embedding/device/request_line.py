@@ -54,11 +54,11 @@ class RequestLine:
         self._last = sent
         return sent
 
-    def find(self, rows: "Callable[[], _native.StepRows]") -> "Future[_native.StepRows]":
-        """Find the unique rows of a batch. This does not wait for requests, nor do they wait for it."""
+    def find(self, unique_rows: "Callable[[], _native.StepRows]") -> "Future[_native.StepRows]":
+        """Find the unique rows of a batch in a thread that does not wait for requests."""
         if self._finder is None:
             self._finder = _thread_of(self, "springtide-unique-rows")
-        return self._finder.submit(rows)
+        return self._finder.submit(unique_rows)
 
     @property
     def busy(self) -> bool:

@@ -123,7 +123,7 @@ def absolute(where: str) -> str:
 
 
 def newest_number(where: str) -> int:
-    from springtide.checkpoint.format import checkpoint_io
+    from springtide.checkpoint.format import checkpoint_io  # imported here, because it loads numpy and the C++ core
 
     return max(checkpoint_io.numbers(open_store(where)))
 
@@ -131,7 +131,7 @@ def newest_number(where: str) -> int:
 def find_checkpoint(where: str, say: Callable[[str], None]) -> Manifest | None:
     if not where:
         return None
-    from springtide.checkpoint.format import checkpoint_io  # imported here, because it loads numpy and the C++ core
+    from springtide.checkpoint.format import checkpoint_io
 
     found = checkpoint_io.latest(where)
     for trouble in found.troubles:

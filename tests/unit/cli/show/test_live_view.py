@@ -177,7 +177,7 @@ def test_lines_of_the_script_stay_whole_above_the_panel(tmp_path, monkeypatch):
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=80, height=24, color_system="standard", _environ={})
     long = "0123456789" * 12
-    with live_panel.LiveView(console, ["job train: 1 server"], plain_view.WorkerOutput(files)) as shown:
+    with live_panel.LivePanel(console, ["job train: 1 server"], plain_view.WorkerOutput(files)) as shown:
         for number in range(5):
             shown.update(msgspec.structs.replace(STATUS, samples=number * 1000))
             with files.log_of(Role(RoleKind.WORKER, 0)).open("a") as log:
@@ -202,7 +202,7 @@ def test_plain_lines_are_an_option_and_the_only_choice_of_a_dumb_terminal(tmp_pa
     plan = RunPlan(spec=JobSpec(name="train"), script="train.py")
     assert type(live_view.open_view(plan, make_run(tmp_path, "train"), plain=plain)) is plain_view.PlainView
     monkeypatch.setenv("TERM", "xterm")
-    assert type(live_view.open_view(plan, make_run(tmp_path, "train"))) is live_panel.LiveView
+    assert type(live_view.open_view(plan, make_run(tmp_path, "train"))) is live_panel.LivePanel
 
 
 def test_script_output_is_followed_up_to_its_traceback(tmp_path):
